@@ -1,0 +1,93 @@
+"""The sizes of a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ds_hymotion.errors import UserError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and constants of the DiT; the defaults are the release's.
+
+    Attributes:
+        feat_dim: width C of the residual streams.
+        num_layers: blocks in all; a third are double-stream, the rest single-stream.
+        num_heads: attention heads of width feat_dim / num_heads.
+        input_dim: motion channels, in and out.
+        ctxt_input_dim: width of a text token's features.
+        vtxt_input_dim: width of the pooled text vector.
+        mlp_ratio: hidden width of the MLPs over feat_dim.
+        refiner_layers: blocks of the text refiner.
+        band_frames: motion attends to motion at most this many frames away.
+        text_position: RoPE position of the first text token, on every canvas; also the longest motion in frames.
+        time_factor: scales t before the adapter's sinusoid (not the refiner's).
+        rope_theta: base of the RoPE frequencies.
+
+    Raises:
+        UserError: a size that no network can have.
+    """
+
+    feat_dim: int
+    num_layers: int
+    num_heads: int
+    input_dim: int = 201
+    ctxt_input_dim: int = 4096
+    vtxt_input_dim: int = 768
+    mlp_ratio: float = 4.0
+    refiner_layers: int = 2
+    band_frames: int = 60
+    text_position: int = 360
+    time_factor: float = 1000.0
+    rope_theta: float = 10000.0
+
+    def __post_init__(self) -> None:
+        for name in (
+            "feat_dim",
+            "num_layers",
+            "num_heads",
+            "input_dim",
+            "ctxt_input_dim",
+            "vtxt_input_dim",
+            "text_position",
+        ):
+            if getattr(self, name) < 1:
+                raise UserError(f"model {name} = {getattr(self, name)} must be at least 1")
+        for name in ("refiner_layers", "band_frames"):
+            if getattr(self, name) < 0:
+                raise UserError(f"model {name} = {getattr(self, name)} must not be negative")
+        for name in ("time_factor", "rope_theta"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"model {name} = {getattr(self, name)} must be positive")
+        if self.num_layers % 3:
+            raise UserError(
+                f"model num_layers = {self.num_layers} must be divisible by 3, such as "
+                f"{max(3, self.num_layers // 3 * 3)}"
+            )
+        if self.feat_dim % (2 * self.num_heads):
+            raise UserError(
+                f"model feat_dim = {self.feat_dim} must be an even multiple of num_heads = "
+                f"{self.num_heads}, such as {self._legal_width()}"
+            )
+        if self.mlp_dim < 1:
+            raise UserError(f"model mlp_ratio = {self.mlp_ratio} gives MLPs of width {self.mlp_dim}; 4.0 is usual")
+
+    def _legal_width(self) -> int:
+        return max(1, self.feat_dim // (2 * self.num_heads)) * 2 * self.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.feat_dim // self.num_heads
+
+    @property
+    def mlp_dim(self) -> int:
+        return int(self.feat_dim * self.mlp_ratio)
+
+    @property
+    def double_layers(self) -> int:
+        return self.num_layers // 3
+
+    @property
+    def single_layers(self) -> int:
+        return self.num_layers - self.double_layers
