@@ -1,0 +1,91 @@
+"""Command-line flags of a training run; they override the DeepSpeed JSON."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from transformers import HfArgumentParser
+
+from ds_hymotion.errors import UserError
+
+Arguments = TypeVar("Arguments")
+AUTO = "auto"
+
+
+def parse_flags(kind: type[Arguments], arguments: list[str] | None = None) -> Arguments:
+    """Parse flags into a dataclass whose fields carry help texts; an unknown flag is a :class:`UserError`."""
+    parser = HfArgumentParser(kind, allow_abbrev=False)  # type: ignore[arg-type]
+    parser.error = _refuse  # type: ignore[method-assign,assignment]
+    given = sys.argv[1:] if arguments is None else arguments
+    parsed, unknown = parser.parse_args_into_dataclasses(given, return_remaining_strings=True)[:2]
+    if unknown:
+        legal = sorted(option for action in parser._actions for option in action.option_strings if option.startswith("--"))
+        raise UserError(f"unknown flag {unknown[0]}; legal flags: {' '.join(legal)}")
+    return parsed
+
+
+def _refuse(message: str) -> None:
+    raise UserError(f"{message}; see --help")
+
+
+def flag(default: Any, text: str, **more: Any) -> Any:
+    """A flag with its help text."""
+    return field(default=default, metadata={"help": text, **more})
+
+
+@dataclass
+class TrainArguments:
+    """Flags of launch/train.py."""
+
+    data_dir: str = flag("", "prepared corpus (launch/prepare.py makes one)")
+    output_dir: str = flag("", "folder for checkpoints, log and weights")
+    deepspeed: bool = flag(False, "accepted for DeepSpeed's customary command line; the engine is always DeepSpeed")
+    deepspeed_config: str = flag("", "DeepSpeed JSON with a hymotion section, such as ds_configs/cpu_tiny.json")
+    local_rank: int = flag(-1, "set by launchers")
+    resume: str | None = flag(
+        None,
+        "continue from this run's newest intact checkpoint; without a value, from --output_dir if it has one",
+        nargs="?",
+        const=AUTO,
+    )
+    preset: str | None = flag(None, "network preset")
+    init_from: str | None = flag(None, "weights to start from")
+    max_steps: int | None = flag(None, "optimizer steps")
+    learning_rate: float | None = flag(None, "full learning rate")
+    warmup_steps: int | None = flag(None, "steps of linear warm-up")
+    per_device_train_batch_size: int | None = flag(None, "clips per micro-batch")
+    gradient_accumulation_steps: int | None = flag(None, "micro-batches per step")
+    frames_per_gpu: int | None = flag(None, "padded frames per micro-batch")
+    eval_steps: int | None = flag(None, "steps between evaluations")
+    save_steps: int | None = flag(None, "steps between checkpoints")
+    log_steps: int | None = flag(None, "steps between log lines")
+    seed: int | None = flag(None, "seed of everything random")
+    text_encoder: str | None = flag(None, "name of the corpus's text features")
+    joint_groups: str | None = flag(None, "joint groups such as hip,knee:others")
+    allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
+
+    def overrides(self) -> dict[str, Any]:
+        """Values by dotted JSON key; None where a flag was not given."""
+        return {key: getattr(self, name) for name, key in JSON_KEYS.items()}
+
+
+# Which JSON value a flag overrides.
+JSON_KEYS = {
+    "preset": "hymotion.model.preset",
+    "init_from": "hymotion.model.init_from",
+    "max_steps": "hymotion.training.max_steps",
+    "learning_rate": "optimizer.params.lr",
+    "warmup_steps": "hymotion.training.warmup_steps",
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "frames_per_gpu": "hymotion.data.frames_per_gpu",
+    "eval_steps": "hymotion.evaluation.eval_steps",
+    "save_steps": "hymotion.training.save_steps",
+    "log_steps": "hymotion.training.log_steps",
+    "seed": "hymotion.training.seed",
+    "text_encoder": "hymotion.text.encoder",
+    "joint_groups": "hymotion.training.joint_groups",
+    "allow_fps": "hymotion.model.allow_fps",
+}

@@ -1,0 +1,168 @@
+"""Batches: the tensors of a planned micro-batch, every random number counted from the row's own key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+
+import torch
+
+from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.plan import Row
+from ds_hymotion.errors import UserError
+from ds_hymotion.motion.statistics import normalise
+from ds_hymotion.randomness import generator, sample_noise
+from ds_hymotion.text.cache import TextCache
+from ds_hymotion.text.encoder import TextFeatures
+
+
+@dataclass
+class Batch:
+    """Rows of one micro-batch; B rows, L padded frames, C channels, T text tokens. Padding is zero.
+
+    Attributes:
+        motion: normalised data [B, L, C].
+        noise: standard normal [B, L, C].
+        t: times in [0, 1], [B]; 0 is noise, 1 is data.
+        lengths: valid frames [B].
+        text, text_lengths, pooled: text features [B, T, D], [B], [B, V].
+        drop: rows trained without condition [B].
+        clips: each row's position in the training list.
+    """
+
+    motion: torch.Tensor
+    noise: torch.Tensor
+    t: torch.Tensor
+    lengths: torch.Tensor
+    text: torch.Tensor
+    text_lengths: torch.Tensor
+    pooled: torch.Tensor
+    drop: torch.Tensor
+    clips: list[int] = field(default_factory=list)
+
+    def to(self, device: torch.device) -> Batch:
+        """The batch on another device."""
+        moved = {
+            item.name: getattr(self, item.name).to(device, non_blocking=True)
+            for item in fields(self)
+            if item.name != "clips"
+        }
+        return Batch(**moved, clips=self.clips)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows B; 0 for a rank without clips."""
+        return self.motion.shape[0]
+
+
+class BatchMaker:
+    """Turns planned rows into batches.
+
+    A clip that cannot be read becomes a row without valid frames, is counted and named in ``failed``, and never
+    changes what other ranks do.
+
+    Args:
+        corpus: the prepared corpus.
+        samples: the clips that rows count in.
+        text: their captions' features.
+        statistics: mean and std [C] that the network's input is normalised with.
+        draw_time: a time in [0, 1] from a generator, the row's stratum and the number of strata.
+        condition_drop: share of rows trained without condition.
+        seed: the run's seed.
+        canvas: longer clips are cropped to this many frames, by a window drawn per epoch.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        samples: Sequence[Sample],
+        text: TextCache,
+        statistics: tuple[torch.Tensor, torch.Tensor],
+        draw_time: Callable[[torch.Generator, int, int], float],
+        condition_drop: float,
+        seed: int,
+        canvas: int,
+    ) -> None:
+        self.corpus = corpus
+        self.samples = samples
+        self.text = text
+        self.mean, self.std = statistics
+        self.draw_time = draw_time
+        self.condition_drop = condition_drop
+        self.seed = seed
+        self.canvas = canvas
+        self.failed: dict[str, str] = {}
+
+    def make(self, epoch: int, rows: Sequence[Row], strata: int, padded: int) -> Batch:
+        """The batch of one micro-batch of a training step."""
+        times, drops = [], []
+        for row in rows:
+            key = (epoch, self.samples[row.clip].id, 0, row.timestep)
+            times.append(self.draw_time(generator(self.seed, "time", *key), row.stratum, strata))
+            drops.append(bool(torch.rand((), generator=generator(self.seed, "drop", *key)) < self.condition_drop))
+        return self._assemble(epoch, rows, padded, times, drops, self.seed)
+
+    def held_out(self, rows: Sequence[Row], padded: int, time: float) -> Batch:
+        """An evaluation batch at one fixed time, with noise that no training step draws."""
+        return self._assemble(0, rows, padded, [time] * len(rows), [False] * len(rows), self.seed, "held-out ")
+
+    def _assemble(
+        self, epoch: int, rows: Sequence[Row], padded: int, times: list[float], drops: list[bool], seed: int, use: str = ""
+    ) -> Batch:
+        channels = self.corpus.representation.channels
+        motion = torch.zeros(len(rows), padded, channels)
+        noise = torch.zeros(len(rows), padded, channels)
+        lengths = torch.zeros(len(rows), dtype=torch.long)
+        captions = []
+        for i, row in enumerate(rows):
+            sample = self.samples[row.clip]
+            captions.append(self._caption(sample, epoch, use))
+            clip = self._clip(sample, epoch, use)
+            if clip is None:
+                continue
+            frames = len(clip)
+            motion[i, :frames] = clip
+            noise[i, :frames] = sample_noise(seed, epoch, use + sample.id, 0, row.timestep, frames, channels)
+            lengths[i] = frames
+        features = self._features(captions)
+        return Batch(
+            motion=motion,
+            noise=noise,
+            t=torch.tensor(times, dtype=torch.float32),
+            lengths=lengths,
+            text=features.tokens,
+            text_lengths=features.lengths,
+            pooled=features.pooled,
+            drop=torch.tensor(drops, dtype=torch.bool),
+            clips=[row.clip for row in rows],
+        )
+
+    def _clip(self, sample: Sample, epoch: int, use: str) -> torch.Tensor | None:
+        try:
+            features = self.corpus.features(sample)
+        except UserError as error:
+            self.failed[sample.id] = str(error)
+            return None
+        if not torch.isfinite(features).all():
+            self.failed[sample.id] = "NaN or Inf in its features"
+            return None
+        extra = len(features) - self.canvas
+        if extra > 0:
+            draw = torch.randint(extra + 1, (), generator=generator(self.seed, use + "crop", epoch, sample.id))
+            features = features[int(draw) : int(draw) + self.canvas]
+        return normalise(features, self.mean, self.std)
+
+    def _caption(self, sample: Sample, epoch: int, use: str) -> str:
+        if not sample.captions:
+            return ""
+        draw = torch.randint(len(sample.captions), (), generator=generator(self.seed, use + "caption", epoch, sample.id))
+        return sample.captions[int(draw)].text
+
+    def _features(self, captions: list[str]) -> TextFeatures:
+        if captions:
+            return self.text.lookup(captions)
+        return TextFeatures(
+            tokens=torch.zeros(0, 1, self.text.token_dim),
+            lengths=torch.zeros(0, dtype=torch.long),
+            pooled=torch.zeros(0, self.text.pooled_dim),
+        )

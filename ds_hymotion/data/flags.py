@@ -1,0 +1,110 @@
+"""Command-line flags of a preparation."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ds_hymotion.arguments import flag
+from ds_hymotion.data.preparation import ENCODERS, Preparation
+from ds_hymotion.errors import UserError
+from ds_hymotion.formats.amass import OUTLIER_SPEED
+from ds_hymotion.motion.representation import REPRESENTATIONS
+
+
+@dataclass
+class PrepareArguments:
+    """Flags of launch/prepare.py."""
+
+    data_dir: str = flag("", "folder with motion .npz files (AMASS: SMPL-H, SMPL-X or SMPL), at any depth")
+    out: str = flag("", "folder of the prepared corpus; must not exist, or be the one to go on with")
+    texts: str | None = flag(
+        None,
+        "folder of captions: NNNNNN.txt of HumanML3D with --index, else one .txt per motion, by its path or name; "
+        "without it, captions lie beside the motions (walk.txt beside walk.npz), one a line",
+    )
+    index: str | None = flag(
+        None,
+        "HumanML3D's index.csv: which part of which recording is a clip; --texts is by default texts/ beside it",
+    )
+    representation: str = flag("smpl24-rotmat", f"what a frame's channels are: {' or '.join(REPRESENTATIONS)}")
+    positions_relative_to: str | None = flag(
+        None, "hymotion-201 only: what joint positions count from, pelvis (the default) or rest_root"
+    )
+    fps: float = flag(30.0, "frames per second of the corpus; motions are resampled by time")
+    min_frames: int = flag(2, "shorter clips are left out, in frames at --fps")
+    max_frames: int | None = flag(
+        None, "longer clips are treated by --long_clips, in frames at --fps; default: any length"
+    )
+    long_clips: str = flag("crop", "what happens to clips longer than --max_frames: crop, split or drop")
+    mirror: bool = flag(False, "add a mirrored copy of every clip, with left and right exchanged in its captions")
+    unconditional: bool = flag(False, "keep motions without captions, with the empty caption")
+    split: list[float] | None = flag(
+        None,
+        "shares of train, val and test, 0.9 0.05 0.05 unless given; whole recordings are assigned, by a hash of "
+        "their name",
+    )
+    split_lists: str | None = flag(
+        None, "folder with train.txt, val.txt and test.txt that name the clips; not with --split"
+    )
+    seed: int = flag(0, "seed of the assignment to splits")
+    actions_file: str | None = flag(None, 'JSON of action types by clip name, such as {"000001": "LOCOMOTION"}')
+    rates: list[str] = field(
+        default_factory=list,
+        metadata={"help": "frame rates of folders whose files state wrong ones, such as CMU=120 KIT/3=100"},
+    )
+    max_joint_speed: float = flag(OUTLIER_SPEED, "faster turning joints are velocity outliers, in degrees per second")
+    outliers: str = flag("keep", "keep clips with velocity outliers and report them, or drop them")
+    encode_text: str | None = flag(None, f"also encode the captions, with: {', '.join(ENCODERS)}")
+    shard_mb: float = flag(256.0, "size of a shard in MiB; also what is held in memory")
+    workers: int | None = flag(None, "processes; default: one a core, at most 8; changes no bit of the result")
+    strict: bool = flag(False, "stop at the first file or clip that would be left out")
+    overwrite: bool = flag(False, "replace a corpus at --out that was made differently; its text features are kept")
+
+    def preparation(self) -> Preparation:
+        """The checked task.
+
+        Raises:
+            UserError: a missing or wrong flag.
+        """
+        for name, example in (("data_dir", "AMASS"), ("out", "CORPUS")):
+            if not getattr(self, name):
+                raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
+        if self.split is not None and self.split_lists is not None:
+            raise UserError(f"--split {self.split} and --split_lists {self.split_lists} exclude each other: give one")
+        return Preparation(
+            data_dir=Path(self.data_dir),
+            out=Path(self.out),
+            texts=self._texts(),
+            index=_path(self.index),
+            representation=self.representation,
+            positions_relative_to=self.positions_relative_to,
+            fps=self.fps,
+            min_frames=self.min_frames,
+            max_frames=self.max_frames,
+            long_clips=self.long_clips,
+            mirror=self.mirror,
+            unconditional=self.unconditional,
+            split=tuple(self.split or Preparation.split),
+            split_lists=_path(self.split_lists),
+            seed=self.seed,
+            actions_file=_path(self.actions_file),
+            rates=tuple(self.rates),
+            max_joint_speed=self.max_joint_speed,
+            outliers=self.outliers,
+            encode_text=self.encode_text,
+            shard_mb=self.shard_mb,
+            workers=min(8, os.cpu_count() or 1) if self.workers is None else self.workers,
+            strict=self.strict,
+            overwrite=self.overwrite,
+        )
+
+    def _texts(self) -> Path | None:
+        if self.texts is None and self.index is not None:
+            return Path(self.index).parent / "texts"
+        return _path(self.texts)
+
+
+def _path(given: str | None) -> Path | None:
+    return None if given is None else Path(given)

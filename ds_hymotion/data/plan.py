@@ -1,0 +1,282 @@
+"""The batch plan: which clips every rank sees in every step, known to all ranks ahead of time.
+
+The plan is a pure function of the clips' lengths, the settings and the seed. All ranks compute the same one and read
+their own part of it; nothing is exchanged. A step's clips come from one bucket. Inside a bucket clips are sorted by
+length with a seeded jitter on the key, cut into steps, and the steps of all buckets are shuffled together. Rows carry
+the numbers that all randomness of a sample is counted from, so no layout changes what a clip sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ds_hymotion.data.buckets import Buckets, BucketSettings
+from ds_hymotion.errors import UserError
+from ds_hymotion.randomness import seed_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a batch: a clip at one timestep draw. ``stratum`` is its place among the step's rows."""
+
+    clip: int
+    timestep: int
+    stratum: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step. ``micro_batches[rank][k]`` are the rows of the rank's k-th micro-batch.
+
+    ``padded[rank]`` is the frame count all micro-batches of the rank share; ``valid_frames`` counts the real frames
+    of all rows of all ranks: the loss normaliser divided by the channels.
+    """
+
+    epoch: int
+    index: int
+    bucket: int
+    strata: int
+    micro_batches: tuple[tuple[tuple[Row, ...], ...], ...]
+    padded: tuple[int, ...]
+    valid_frames: int
+    lr_factor: float = 1.0
+
+    @property
+    def clips(self) -> list[int]:
+        """The step's clips in rank order."""
+        return [row.clip for rank in self.micro_batches for micro in rank for row in micro if row.timestep == 0]
+
+    @property
+    def useful_share(self) -> float:
+        """Real frames over (ranks × padded frames of the slowest rank)."""
+        cost = [sum(map(len, rank)) * padded for rank, padded in zip(self.micro_batches, self.padded)]
+        return self.valid_frames / (len(cost) * max(cost))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a step is filled: ``ranks`` data ranks × ``accumulation`` micro-batches of ``clips`` clips, or, with
+    ``frames`` > 0, of as many clips as fit into that many padded frames."""
+
+    ranks: int
+    accumulation: int
+    clips: int
+    frames: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value < (0 if name in ("frames", "clips") else 1):
+                raise UserError(f"batch plan: {name} = {value} must be a whole number from 1")
+        if not self.clips and not self.frames:
+            raise UserError("batch plan: neither clips nor frames per micro-batch given; set one of them from 1")
+
+
+@dataclass
+class Position:
+    """Where a run stands: ``segments`` are the steps done in the current epoch, by the layout they were planned for."""
+
+    epoch: int = 0
+    segments: list[tuple[Layout, int]] = field(default_factory=list)
+
+    def advance(self, layout: Layout) -> None:
+        """Count one step done under ``layout``."""
+        if self.segments and self.segments[-1][0] == layout:
+            self.segments[-1] = (layout, self.segments[-1][1] + 1)
+        else:
+            self.segments.append((layout, 1))
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able form."""
+        return {"epoch": self.epoch, "segments": [[asdict(layout), steps] for layout, steps in self.segments]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Position:
+        """The inverse of :meth:`state`."""
+        return cls(int(state["epoch"]), [(Layout(**layout), int(steps)) for layout, steps in state["segments"]])
+
+
+class Planner:
+    """Plans epochs for clips of the given lengths.
+
+    Args:
+        lengths: frames of every clip.
+        buckets: bucket bounds and what happens to short clips.
+        layout: how a step is filled.
+        seed: the run's seed.
+        timesteps: rows per clip.
+        jitter: half-width in frames of the uniform jitter on the sort key, so that epochs differ.
+        lr_factors: learning-rate factor per bucket label index (bucket 0 is what is shorter than the first bound).
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        buckets: BucketSettings,
+        layout: Layout,
+        seed: int,
+        timesteps: int = 1,
+        jitter: float = 5.0,
+        lr_factors: Sequence[float] = (),
+    ) -> None:
+        self.buckets = Buckets.build(lengths, buckets)
+        if not any(self.buckets.members):
+            reasons = ", ".join(f"{len(c)} {why}" for why, c in self.buckets.dropped.items()) or "there are none"
+            raise UserError(f"batch plan: no clip is left to train on ({reasons}); lower hymotion.data.bucket_bounds[0] "
+                            'or set hymotion.data.short to "keep"')
+        if layout.frames and layout.frames < buckets.canvas:
+            raise UserError(f"hymotion.data.frames_per_gpu: {layout.frames} does not hold one clip of the canvas; "
+                            f"use at least {buckets.canvas}")
+        self.layout = layout
+        self.seed = seed
+        self.timesteps = timesteps
+        self.jitter = jitter
+        self.lr_factors = tuple(lr_factors)
+        self._cached: tuple[Any, list[Step]] | None = None
+
+    def epoch(self, epoch: int, done: Sequence[tuple[Layout, int]] = ()) -> list[Step]:
+        """All steps of an epoch that remain after the segments ``done``, under the planner's own layout.
+
+        The done steps of the same layout are dropped from the front; those of another layout are replayed, and what
+        is left of their clips is planned anew, so that every clip is still seen once.
+        """
+        clips = set(range(len(self.buckets.frames)))
+        start = 0
+        for part, (layout, steps) in enumerate(done):
+            planned = self._plan(epoch, part, clips, layout, start)
+            if layout == self.layout and part == len(done) - 1:
+                return planned[steps:]
+            for step in planned[:steps]:
+                clips.difference_update(step.clips)
+            start += steps
+        return self._plan(epoch, len(done), clips, self.layout, start)
+
+    def walk(self, position: Position) -> Iterator[Step]:
+        """Steps without end from ``position`` on, which moves with them: it always names the next step to run."""
+        while True:
+            for step in self.epoch(position.epoch, position.segments):
+                position.advance(self.layout)
+                yield step
+            position.epoch, position.segments = position.epoch + 1, []
+
+    def steps_per_bucket(self, epoch: int = 0) -> list[int]:
+        """How many steps each bucket has in an epoch."""
+        counts = [0] * len(self.buckets.members)
+        for step in self.epoch(epoch):
+            counts[step.bucket] += 1
+        return counts
+
+    def _plan(self, epoch: int, part: int, clips: set[int], layout: Layout, start: int) -> list[Step]:
+        key = (epoch, part, layout, start, len(clips))
+        if self._cached and self._cached[0] == key:
+            return self._cached[1]
+        random = np.random.default_rng(seed_of(self.seed, "plan", epoch, part))
+        drafts: list[tuple[int, list[list[int]]]] = []
+        for bucket, members in enumerate(self.buckets.members):
+            left = np.array([clip for clip in members if clip in clips], dtype=np.int64)
+            frames = np.array([self.buckets.frames[clip] for clip in left], dtype=np.float64)
+            order = left[np.argsort(frames + random.uniform(-self.jitter, self.jitter, len(left)), kind="stable")]
+            drafts += [(bucket, ranks) for ranks in self._cut(order.tolist(), layout)]
+        shuffled = [drafts[i] for i in random.permutation(len(drafts))]
+        steps = [self._step(epoch, start + i, draft[0], draft[1], layout) for i, draft in enumerate(shuffled)]
+        self._cached = (key, steps)
+        return steps
+
+    def _cut(self, order: list[int], layout: Layout) -> Iterator[list[list[int]]]:
+        """Cut one bucket's sorted clips into steps, and each step into ranks."""
+        frames = self.buckets.frames
+        while order:
+            if layout.frames:
+                take = self._fit(order, layout)
+            else:
+                take = layout.ranks * layout.accumulation * layout.clips
+            chosen, order = order[:take], order[take:]
+            chosen.sort(key=lambda clip: (frames[clip], clip))
+            yield self._share(chosen, layout)
+
+    def _fit(self, order: list[int], layout: Layout) -> int:
+        """How many clips of the front of ``order`` fill all ranks' padded frames."""
+        position = 0
+        for _ in range(layout.ranks):
+            longest = rows = 0
+            while position + rows < len(order):
+                longest = max(longest, self.buckets.frames[order[position + rows]])
+                if rows + 1 > layout.accumulation * (layout.frames // longest):
+                    break
+                rows += 1
+            position += rows
+        return position
+
+    def _share(self, chosen: list[int], layout: Layout) -> list[list[int]]:
+        """Divide a step's clips, sorted by length, into neighbours per rank with nearly equal padded frames."""
+        frames = self.buckets.frames
+        if not layout.frames or len(chosen) <= layout.ranks:
+            base, extra = divmod(len(chosen), layout.ranks)
+            counts = [base + (rank < extra) for rank in range(layout.ranks)]
+        else:
+            counts = balanced_counts([frames[clip] for clip in chosen], layout.ranks)
+        ranks, position = [], 0
+        for count in counts:
+            ranks.append(chosen[position : position + count])
+            position += count
+        return ranks
+
+    def _step(self, epoch: int, index: int, bucket: int, ranks: list[list[int]], layout: Layout) -> Step:
+        rows = sorted((clip, timestep) for rank in ranks for clip in rank for timestep in range(self.timesteps))
+        random = np.random.default_rng(seed_of(self.seed, "strata", epoch, *rows[0], len(rows)))
+        stratum = dict(zip(rows, random.permutation(len(rows)).tolist()))
+        frames = self.buckets.frames
+        micro_batches = []
+        for clips in ranks:
+            base, extra = divmod(len(clips), layout.accumulation)
+            position, parts = 0, []
+            for k in range(layout.accumulation):
+                count = base + (k < extra)
+                parts.append(
+                    tuple(
+                        Row(clip, timestep, stratum[clip, timestep])
+                        for clip in clips[position : position + count]
+                        for timestep in range(self.timesteps)
+                    )
+                )
+                position += count
+            micro_batches.append(tuple(parts))
+        return Step(
+            epoch=epoch,
+            index=index,
+            bucket=bucket,
+            strata=len(rows),
+            micro_batches=tuple(micro_batches),
+            padded=tuple(max((frames[clip] for clip in clips), default=0) for clips in ranks),
+            valid_frames=sum(frames[clip] for clip, _ in rows),
+            lr_factor=self.lr_factors[bucket] if bucket < len(self.lr_factors) else 1.0,
+        )
+
+
+def balanced_counts(lengths: Sequence[int], ranks: int) -> list[int]:
+    """Cut rising ``lengths`` into ``ranks`` neighbourhoods so that the largest count × longest is smallest.
+
+    Bisection on the bound; a bound is feasible if filling ranks greedily uses no more than ``ranks`` of them.
+    """
+
+    def fill(bound: int) -> list[int]:
+        counts, rows = [], 0
+        for length in lengths:
+            if rows and (rows + 1) * length > bound:
+                counts.append(rows)
+                rows = 0
+            rows += 1
+        return [*counts, rows]
+
+    low, high = max(lengths), len(lengths) * max(lengths)
+    while low < high:
+        middle = (low + high) // 2
+        if len(fill(middle)) <= ranks:
+            high = middle
+        else:
+            low = middle + 1
+    counts = fill(low)
+    return counts + [0] * (ranks - len(counts))

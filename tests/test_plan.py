@@ -1,0 +1,145 @@
+"""The batch plan: one bucket a step, every clip once an epoch, positions that survive another layout."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ds_hymotion.data.buckets import Buckets, BucketSettings
+from ds_hymotion.data.plan import Layout, Planner, Position, balanced_counts
+from ds_hymotion.errors import UserError
+
+LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=60)
+LAYOUTS = st.builds(
+    Layout, ranks=st.integers(1, 5), accumulation=st.integers(1, 3), clips=st.integers(1, 4), frames=st.sampled_from([0, 600])
+)
+
+
+def planner(lengths: list[int], layout: Layout, timesteps: int = 1, seed: int = 3) -> Planner:
+    return Planner(lengths, BucketSettings(), layout, seed, timesteps)
+
+
+def test_buckets() -> None:
+    lengths = [0, 5, 59, 60, 119, 120, 240, 299, 300, 301]
+    buckets = Buckets.build(lengths, BucketSettings())
+    assert buckets.members == [[1, 2], [3, 4], [5], [], [6, 7], [8, 9]]
+    assert buckets.dropped == {"no frames": [0]}
+    assert buckets.frames[9] == 300 and buckets.cropped == 1
+    assert Buckets.build(lengths, BucketSettings(short="pad")).members[1] == [1, 2, 3, 4]
+    dropped = Buckets.build(lengths, BucketSettings(short="drop"))
+    assert dropped.dropped == {"no frames": [0], "shorter than 60 frames": [1, 2]}
+    table = dropped.table([0, 1, 1, 0, 1, 1])
+    assert "dropped: 2 (shorter than 60 frames)" in table and "[240, 300)" in table and "cropped to 300" in table
+
+
+@pytest.mark.parametrize("bounds", [(), (60, 60), (120, 60), (0, 60)])
+def test_illegal_bounds(bounds: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match="bucket_bounds"):
+        BucketSettings(bounds)
+
+
+@settings(deadline=None)
+@given(LENGTHS, LAYOUTS, st.integers(1, 3), st.integers(0, 2))
+def test_an_epoch_visits_every_clip_once(lengths: list[int], layout: Layout, timesteps: int, epoch: int) -> None:
+    plan = planner(lengths, layout, timesteps)
+    steps = plan.epoch(epoch)
+    assert sorted(clip for step in steps for clip in step.clips) == list(range(len(lengths)))
+    bucket_of = {clip: bucket for bucket, clips in enumerate(plan.buckets.members) for clip in clips}
+    for step in steps:
+        assert {bucket_of[clip] for clip in step.clips} == {step.bucket}
+        assert [len(rank) for rank in step.micro_batches] == [layout.accumulation] * layout.ranks
+        rows = [row for rank in step.micro_batches for micro in rank for row in micro]
+        assert sorted(row.stratum for row in rows) == list(range(step.strata))
+        assert step.valid_frames == sum(min(lengths[row.clip], 300) for row in rows)
+        for rank, padded in zip(step.micro_batches, step.padded):
+            assert padded == max((min(lengths[row.clip], 300) for micro in rank for row in micro), default=0)
+            for micro in rank:
+                if layout.frames:
+                    assert len(micro) // timesteps * padded <= layout.frames
+                else:
+                    assert len(micro) <= layout.clips * timesteps
+    assert steps == planner(lengths, layout, timesteps).epoch(epoch)
+
+
+@settings(deadline=None)
+@given(LENGTHS, LAYOUTS, LAYOUTS, st.integers(0, 30), st.integers(0, 30))
+def test_changing_the_layout_inside_an_epoch_loses_and_repeats_nothing(
+    lengths: list[int], first: Layout, second: Layout, before: int, between: int
+) -> None:
+    position = Position()
+    seen: list[int] = []
+    for layout, count in ((first, before), (second, between), (first, 10**6)):
+        plan = planner(lengths, layout)
+        for step in islice(plan.walk(position), count):
+            if step.epoch > 0:
+                break
+            seen += step.clips
+        if position.epoch > 0:
+            break
+    assert Counter(seen) == Counter(range(len(lengths)))
+
+
+@settings(deadline=None)
+@given(LENGTHS, LAYOUTS, st.integers(0, 12))
+def test_a_saved_position_continues_the_same_walk(lengths: list[int], layout: Layout, done: int) -> None:
+    position = Position()
+    plan = planner(lengths, layout)
+    whole = list(islice(plan.walk(Position()), done + 5))
+    assert list(islice(plan.walk(position), done)) == whole[:done]
+    restored = Position.from_state(position.state())
+    assert list(islice(planner(lengths, layout).walk(restored), 5)) == whole[done:]
+
+
+def test_the_same_global_batch_on_other_ranks_has_the_same_steps() -> None:
+    lengths = np.random.default_rng(0).integers(20, 300, 100).tolist()
+    one = planner(lengths, Layout(1, 1, 8)).epoch(0)
+    four = planner(lengths, Layout(4, 1, 2)).epoch(0)
+    assert [sorted(step.clips) for step in one] == [sorted(step.clips) for step in four]
+    strata = [{(row.clip, row.timestep): row.stratum for r in s.micro_batches for m in r for row in m} for s in one]
+    assert strata == [
+        {(row.clip, row.timestep): row.stratum for r in s.micro_batches for m in r for row in m} for s in four
+    ]
+
+
+def test_epochs_differ() -> None:
+    lengths = np.random.default_rng(0).integers(60, 300, 400).tolist()
+    plan = planner(lengths, Layout(2, 1, 2))
+    pairs = [
+        {(a, b) for s in plan.epoch(e) for r in s.micro_batches for m in r for a in m for b in m if a.clip < b.clip}
+        for e in (0, 1)
+    ]
+    clips = [{(a.clip, b.clip) for a, b in found} for found in pairs]
+    assert len(clips[0] & clips[1]) < 0.2 * len(clips[0])
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=12).map(sorted), st.integers(1, 5))
+def test_balanced_counts_are_the_best(lengths: list[int], ranks: int) -> None:
+    def cost(counts: tuple[int, ...] | list[int]) -> int:
+        worst, start = 0, 0
+        for count in counts:
+            if count:
+                worst = max(worst, count * lengths[start + count - 1])
+            start += count
+        return worst
+
+    def splits(total: int, parts: int) -> list[tuple[int, ...]]:
+        if parts == 1:
+            return [(total,)]
+        return [(n, *rest) for n in range(total + 1) for rest in splits(total - n, parts - 1)]
+
+    counts = balanced_counts(lengths, ranks)
+    assert sum(counts) == len(lengths) and len(counts) == ranks
+    assert cost(counts) == min(cost(split) for split in splits(len(lengths), ranks))
+
+
+def test_nothing_to_plan() -> None:
+    with pytest.raises(UserError, match="no clip is left"):
+        Planner([10, 20], BucketSettings(short="drop"), Layout(1, 1, 1), 0)
+    with pytest.raises(UserError, match="at least 300"):
+        Planner([100], BucketSettings(), Layout(1, 1, 0, frames=200), 0)
