@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ds_hymotion.flow.randomness import generator, sample_noise, seed_of
+from ds_hymotion.randomness import generator, sample_noise, seed_of
 
 KEYS = st.lists(st.integers() | st.text(), max_size=3)
 

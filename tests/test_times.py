@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from ds_hymotion.flow.randomness import generator
 from ds_hymotion.flow.times import draw_time
+from ds_hymotion.randomness import generator
 
 
 def test_uniform_covers_the_interval() -> None:

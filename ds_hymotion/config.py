@@ -1,0 +1,228 @@
+"""The ``hymotion`` section of a DeepSpeed JSON, and the run's configuration as a whole."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ds_hymotion.deepspeed_keys import check_deepspeed_keys
+from ds_hymotion.errors import UserError
+
+
+class Section(BaseModel):
+    """A part of the ``hymotion`` section: unknown keys are errors, values are not coerced across kinds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ModelSection(Section):
+    """Which network is trained and what it starts from."""
+
+    preset: str = Field("tiny", description="hy-motion-1.0, hy-motion-1.0-lite or tiny; the sizes below change it")
+    feat_dim: int | None = Field(None, ge=8, description="width C of the residual streams; C / num_heads must be even")
+    num_layers: int | None = Field(None, ge=3, description="blocks in all, divisible by 3: a third double, the rest single")
+    num_heads: int | None = Field(None, ge=1, description="attention heads; must divide feat_dim")
+    mlp_ratio: float | None = Field(None, gt=0, description="width of the MLPs over feat_dim")
+    ctxt_input_dim: int | None = Field(None, ge=1, description="width of a text token's features")
+    vtxt_input_dim: int | None = Field(None, ge=1, description="width of the pooled text vector")
+    band_frames: int | None = Field(None, ge=0, description="motion attends to motion within this many frames")
+    text_position: int | None = Field(None, ge=1, description="RoPE position of the first text token; at least max_frames")
+    init: Literal["copy_noise", "released"] = Field(
+        "copy_noise",
+        description="fresh weights: copy_noise (head starts as minus the transposed input projection, for training "
+        "from scratch) or released (zero gates and head)",
+    )
+    init_from: str | None = Field(None, description="start from this latest.ckpt, safetensors export or run folder")
+    checkpoint_blocks: int = Field(0, ge=0, description="recompute activations of every n-th block; 0 = keep all")
+    fps: float = Field(30.0, gt=0, description="frame rate the network is made for, in Hz")
+    allow_fps: bool = Field(False, description="train on a corpus of another frame rate all the same")
+
+
+class DataSection(Section):
+    """Clips, buckets and batches."""
+
+    bucket_bounds: list[int] = Field(
+        [60, 120, 180, 240, 300], description="lower ends of the frame buckets; the last is the canvas: longer clips are cropped"
+    )
+    short: Literal["keep", "pad", "drop"] = Field(
+        "keep", description="clips below the first bound: a bucket of their own, part of the first bucket, or left out"
+    )
+    frames_per_gpu: int = Field(
+        0, ge=0, description="fill a micro-batch up to this many padded frames; 0 = train_micro_batch_size_per_gpu clips"
+    )
+    length_jitter: float = Field(5.0, ge=0, description="jitter in frames on the order by length, so that epochs differ")
+    bucket_lr_factors: list[float] = Field(
+        [], description="learning-rate factor per bucket, the one below the first bound first; [] = 1 for all"
+    )
+    max_clips: int = Field(0, ge=0, description="use only the first n training clips; 0 = all")
+
+
+class FlowSection(Section):
+    """Flow matching: what is regressed, and at which times."""
+
+    loss: Literal["mse", "smooth_l1"] = Field("mse", description="loss on the velocity per element")
+    time: Literal["uniform", "stratified", "logit_normal"] = Field("uniform", description="distribution of t in [0, 1]")
+    timesteps_per_sample: int = Field(1, ge=1, description="rows per clip and step, each with its own t and noise")
+    condition_drop: float = Field(0.1, ge=0, le=1, description="share of rows trained with the null text features")
+    joint_position_weight: float = Field(0.0, ge=0, description="weight of the squared error of decoded joints, in m²")
+    foot_contact_weight: float = Field(0.0, ge=0, description="weight of squared foot speed during contact, in (m/s)²")
+
+
+class TrainingSection(Section):
+    """Length, learning rate, averages, checkpoints."""
+
+    max_steps: int = Field(1000, ge=1, description="optimizer steps")
+    warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up")
+    schedule: Literal["constant", "cosine", "linear"] = Field("constant", description="learning rate after warm-up")
+    min_lr_ratio: float = Field(0.0, ge=0, le=1, description="final over full learning rate for cosine and linear")
+    ema_decay: float = Field(0.999, ge=0, lt=1, description="decay of the weight average; 0 = none")
+    seed: int = Field(0, ge=0, description="seed of weights, batches, noise and times")
+    log_steps: int = Field(10, ge=1, description="steps between log lines")
+    save_steps: int = Field(500, ge=0, description="steps between checkpoints; 0 = only at the end")
+    keep_last: int = Field(2, ge=1, description="checkpoints kept")
+    joint_groups: str = Field(
+        "hip,knee,ankle,shoulder:elbow,wrist,neck,spine:others",
+        description="joint groups whose loss is logged: names with commas, groups with colons",
+    )
+
+
+class EvaluationSection(Section):
+    """Held-out loss."""
+
+    eval_steps: int = Field(0, ge=0, description="steps between evaluations; 0 = none")
+    split: Literal["val", "test", "train"] = Field("val", description="which clips; train = training clips, other noise")
+    times: list[float] = Field([0.1, 0.3, 0.5, 0.7, 0.9], min_length=1, description="fixed t of the held-out loss")
+    max_clips: int = Field(64, ge=1, description="at most so many clips")
+
+
+class TextSection(Section):
+    """Where text features come from."""
+
+    encoder: str = Field("hashed", description="name of the feature cache in the corpus: hashed, or one made by prepare.py")
+
+
+class HymotionSection(Section):
+    """The ``hymotion`` section of a DeepSpeed JSON."""
+
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    text: TextSection = TextSection()
+    flow: FlowSection = FlowSection()
+    training: TrainingSection = TrainingSection()
+    evaluation: EvaluationSection = EvaluationSection()
+
+
+class RunConfig:
+    """One DeepSpeed JSON, checked: ``deepspeed`` is what DeepSpeed gets, ``hymotion`` our section.
+
+    Args:
+        raw: the parsed JSON.
+        name: how messages call it.
+        overrides: values by dotted key, such as ``{"hymotion.training.max_steps": 100}``; None values are ignored.
+        data_ranks: size of the data axis, for the batch triple.
+
+    Raises:
+        UserError: an unknown key, an illegal value or an illegal combination, with a legal value.
+    """
+
+    def __init__(
+        self, raw: dict[str, Any], name: str = "config", overrides: dict[str, Any] | None = None, data_ranks: int = 1
+    ) -> None:
+        merged = json.loads(json.dumps(raw))
+        for key, value in (overrides or {}).items():
+            if value is not None:
+                set_by_path(merged, key, value)
+        section = merged.pop("hymotion", {})
+        if not isinstance(section, dict):
+            raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
+        self.name = name
+        self.hymotion = parse_section(section, name)
+        self.deepspeed = check_deepspeed_keys(merged, name, data_ranks)
+        self._cross_checks()
+
+    @classmethod
+    def load(cls, path: str | Path, overrides: dict[str, Any] | None = None, data_ranks: int = 1) -> RunConfig:
+        """Read a JSON file."""
+        return cls(read_json(path), str(path), overrides, data_ranks)
+
+    @property
+    def dtype(self) -> str:
+        """``fp32``, ``bf16`` or ``fp16``: what the weights are computed in."""
+        for kind in ("bf16", "fp16"):
+            if self.deepspeed.get(kind, {}).get("enabled"):
+                return kind
+        return "fp32"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The whole configuration as one JSON-able object, defaults filled in."""
+        return {**self.deepspeed, "hymotion": self.hymotion.model_dump()}
+
+    def _cross_checks(self) -> None:
+        training, data = self.hymotion.training, self.hymotion.data
+        if training.warmup_steps > training.max_steps:
+            raise UserError(
+                f"{self.name}: hymotion.training.warmup_steps = {training.warmup_steps} is more than "
+                f"max_steps = {training.max_steps}; use 0..{training.max_steps}"
+            )
+        bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
+        if bad:
+            raise UserError(f"{self.name}: hymotion.evaluation.times holds {bad[0]}; use values in 0..1")
+        if data.bucket_lr_factors and len(data.bucket_lr_factors) != len(data.bucket_bounds) + 1:
+            raise UserError(
+                f"{self.name}: hymotion.data.bucket_lr_factors has {len(data.bucket_lr_factors)} values; "
+                f"{len(data.bucket_bounds)} bounds make {len(data.bucket_bounds) + 1} buckets"
+            )
+
+
+def read_json(path: str | Path) -> dict[str, Any]:
+    """Parse a JSON object from a file, or raise a one-line :class:`UserError`."""
+    path = Path(path)
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; give a DeepSpeed JSON such as ds_configs/cpu_tiny.json") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: not JSON: {error.msg} in line {error.lineno}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path}: must hold a JSON object, not a {type(raw).__name__}")
+    return raw
+
+
+def set_by_path(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set ``tree["a"]["b"] = value`` for key ``"a.b"``, making objects on the way."""
+    *parents, last = key.split(".")
+    for name in parents:
+        child = tree.setdefault(name, {})
+        if not isinstance(child, dict):
+            raise UserError(f"{key}: {name} = {child!r} must be a JSON object")
+        tree = child
+    tree[last] = value
+
+
+def parse_section(section: dict[str, Any], name: str) -> HymotionSection:
+    """Validate the ``hymotion`` section; the first mistake becomes a one-line :class:`UserError`."""
+    try:
+        return HymotionSection.model_validate(section, strict=False)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = [str(part) for part in first["loc"]]
+        key = ".".join(["hymotion", *path])
+        if first["type"] == "extra_forbidden":
+            legal = _legal_keys(path[:-1])
+            close = difflib.get_close_matches(path[-1], legal, 1)
+            hint = f"did you mean {close[0]}? " if close else ""
+            raise UserError(f"{name}: unknown key {key} = {first['input']!r}; {hint}legal keys: {', '.join(legal)}") from None
+        raise UserError(f"{name}: {key} = {first['input']!r}: {first['msg']}") from None
+
+
+def _legal_keys(path: list[str]) -> list[str]:
+    model: Any = HymotionSection
+    for part in path:
+        model = model.model_fields[part].annotation
+    return sorted(model.model_fields)

@@ -1,0 +1,135 @@
+"""Checks on DeepSpeed's own part of the JSON: DeepSpeed ignores a misspelt key in silence, a run must not."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from ds_hymotion.errors import UserError
+
+TOP_LEVEL = (
+    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer zero_optimization "
+    "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer fp16 bf16 data_types gradient_clipping prescale_gradients "
+    "gradient_predivide_factor communication_data_type activation_checkpointing comms_logger flops_profiler "
+    "steps_per_print wall_clock_breakdown memory_breakdown dump_state tensorboard wandb csv_monitor comet "
+    "pipeline checkpoint aio hymotion log_level compile disable_allgather"
+).split()
+
+# Legal in DeepSpeed, wrong or without effect here: the reason and what to use instead.
+REFUSED = {
+    "scheduler": "the learning rate is hymotion.training.schedule and warmup_steps",
+    "amp": "use bf16 or fp16",
+    "torch_autocast": "use bf16 or fp16: the network keeps norms, softmax and RoPE in fp32 itself",
+    "tensor_parallel": "DeepSpeed's AutoTP does not know this network",
+    "sparse_attention": "the attention band is hymotion.model.band_frames",
+    "curriculum_learning": "the batch plan owns the order of clips",
+    "data_efficiency": "the batch plan owns the order of clips",
+    "sparse_gradients": "no parameter of this network has sparse gradients",
+    "elasticity": "the batch plan needs a fixed number of ranks",
+    "autotuning": "it would start training scripts of its own",
+}
+
+NESTED = {
+    "pipeline": "stages partition seed_layers activation_checkpoint_interval pipe_partitioned grad_partitioned "
+    "use_reentrant".split(),
+    "optimizer": ["type", "params", "legacy_fusion"],
+    "fp16": "enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis "
+    "min_loss_scale fp16_master_weights_and_grads".split(),
+    "bf16": "enabled check_overflow immediate_grad_update bf16_master_weights_and_grads bf16_optimizer_states".split(),
+    "data_types": ["grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"],
+}
+
+OPTIMIZERS = ("Adam", "AdamW", "SGD")
+
+
+def check_deepspeed_keys(config: dict[str, Any], name: str, data_ranks: int = 1) -> dict[str, Any]:
+    """Return ``config`` with its batch triple filled in, or raise a one-line :class:`UserError`.
+
+    Args:
+        config: the JSON without the ``hymotion`` section.
+        name: how messages call the file.
+        data_ranks: size of the data axis.
+    """
+    for key in config:
+        if key in REFUSED:
+            raise UserError(f"{name}: key {key} is not supported: {REFUSED[key]}")
+        _check_known(key, config[key], TOP_LEVEL, name, "")
+    for section, legal in NESTED.items():
+        value = config.get(section, {})
+        if not isinstance(value, dict):
+            raise UserError(f"{name}: {section} = {value!r} must be a JSON object")
+        for key in value:
+            _check_known(key, value[key], legal, name, section + ".")
+    _check_precision(config, name)
+    _check_optimizer(config, name)
+    return _batch_triple(config, name, data_ranks)
+
+
+def _check_known(key: str, value: Any, legal: list[str], name: str, prefix: str) -> None:
+    if key in legal:
+        return
+    close = difflib.get_close_matches(key, legal, 1)
+    hint = f"did you mean {prefix}{close[0]}? " if close else ""
+    raise UserError(f"{name}: unknown key {prefix}{key} = {value!r}; {hint}legal keys: {', '.join(sorted(legal))}")
+
+
+def _check_precision(config: dict[str, Any], name: str) -> None:
+    fp16 = config.get("fp16", {}).get("enabled", False)
+    bf16 = config.get("bf16", {}).get("enabled", False)
+    stage = zero_stage(config, name)
+    if fp16 and bf16:
+        raise UserError(f"{name}: fp16.enabled and bf16.enabled are both true; enable one of them")
+    if fp16 and stage == 0:
+        raise UserError(
+            f"{name}: fp16.enabled = true with zero_optimization.stage = 0 unscales gradients that were never scaled; "
+            "use zero_optimization.stage 1 or bf16"
+        )
+    if bf16 and stage == 0:
+        raise UserError(
+            f"{name}: bf16.enabled = true with zero_optimization.stage = 0 keeps no fp32 weights; "
+            "use zero_optimization.stage 1"
+        )
+
+
+def zero_stage(config: dict[str, Any], name: str = "config") -> int:
+    """The ZeRO stage a JSON asks for, 0 to 3."""
+    section = config.get("zero_optimization", {})
+    stage = section.get("stage", 0) if isinstance(section, dict) else section
+    if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
+        raise UserError(f"{name}: zero_optimization.stage = {stage!r} is not one of 0, 1, 2, 3")
+    return int(stage)
+
+
+def _check_optimizer(config: dict[str, Any], name: str) -> None:
+    optimizer = config.setdefault("optimizer", {})
+    kind = optimizer.setdefault("type", "AdamW")
+    if kind not in OPTIMIZERS:
+        raise UserError(f"{name}: optimizer.type = {kind!r} is not one of {', '.join(OPTIMIZERS)}")
+    params = optimizer.setdefault("params", {})
+    lr = params.setdefault("lr", 1e-4)
+    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not lr >= 0:
+        raise UserError(f"{name}: optimizer.params.lr = {lr!r} must be a number from 0, such as 1e-4")
+
+
+def _batch_triple(config: dict[str, Any], name: str, data_ranks: int) -> dict[str, Any]:
+    """Derive what is missing of global batch = micro-batch × accumulation × data ranks, and check the product."""
+    keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    for key in keys:
+        value = config.get(key, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"{name}: {key} = {value!r} must be a whole number from 1")
+    total, micro, accumulation = (config.get(key) for key in keys)
+    if total is None:
+        micro, accumulation = micro or 1, accumulation or 1
+        total = micro * accumulation * data_ranks
+    else:
+        if micro is None:
+            micro = total // (data_ranks * (accumulation or 1))
+        if accumulation is None:
+            accumulation = total // (data_ranks * max(micro, 1))
+        if micro * accumulation * data_ranks != total or not total:
+            raise UserError(
+                f"{name}: train_batch_size = {total} is not micro-batch {micro} x accumulation {accumulation} x "
+                f"{data_ranks} data ranks = {micro * accumulation * data_ranks}; leave train_batch_size out to derive it"
+            )
+    return {**config, **dict(zip(keys, (total, micro, accumulation)))}

@@ -1,0 +1,137 @@
+"""From prompts to motions: encode the text, integrate the velocity field, decode."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.errors import UserError
+from ds_hymotion.flow.sampler import sample
+from ds_hymotion.motion.motion import Motion
+from ds_hymotion.motion.statistics import denormalise
+from ds_hymotion.randomness import sample_noise
+from ds_hymotion.text.encoder import TextEncoder
+from ds_hymotion.training.weights import TrainedModel
+
+SHORTEST = 20
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What to sample: a text, a length in frames, and a name for the files; the clip whose caption it is, if any."""
+
+    text: str
+    frames: int
+    name: str
+    clip: str | None = None
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How the velocity field is integrated.
+
+    Attributes:
+        steps: steps of the fixed-step methods.
+        method: euler, midpoint or dopri5 (adaptive; ``steps`` is then only the output grid).
+        guidance: scale s of u + s·(c − u); 1 is the plain conditional field.
+        seed: of the noise; each prompt's noise is counted from its place.
+        first: number of the first prompt, where prompts are sampled in parts.
+    """
+
+    steps: int = 50
+    method: str = "euler"
+    guidance: float = 5.0
+    seed: int = 0
+    first: int = 0
+
+
+def read_prompts(path: Path, frames: int) -> list[Prompt]:
+    """Read lines ``text#frames#id``; frames and id may be left out.
+
+    Raises:
+        UserError: an unreadable file, a line without text, frames that are no number, or a repeated id.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); give a text file of text#frames#id lines") from None
+    prompts: list[Prompt] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        text, _, rest = line.partition("#")
+        count, _, name = rest.partition("#")
+        if count.strip() and not count.strip().isdecimal():
+            raise UserError(f"{path} line {number}: frames {count.strip()!r} is not a whole number such as 120")
+        prompts.append(Prompt(text.strip(), int(count) if count.strip() else frames, name.strip() or f"{len(prompts):04d}"))
+    if not prompts:
+        raise UserError(f"{path}: no prompt; give lines such as: a person walks forward#120#walk")
+    return prompts
+
+
+def checked_prompts(prompts: Sequence[Prompt], longest: int) -> list[Prompt]:
+    """The prompts with their names fit for files.
+
+    Raises:
+        UserError: frames outside 20..``longest``, or a repeated name.
+    """
+    checked: list[Prompt] = []
+    for prompt in prompts:
+        if not SHORTEST <= prompt.frames <= longest:
+            raise UserError(f"prompt {prompt.name!r}: {prompt.frames} frames; this network samples {SHORTEST}..{longest}")
+        name = re.sub(r"[^\w.-]+", "_", prompt.name).strip(".") or "motion"
+        if any(name == other.name for other in checked):
+            raise UserError(f"prompt id {name!r} stands twice; give every line its own id")
+        checked.append(replace(prompt, name=name))
+    return checked
+
+
+def corpus_prompts(corpus: Corpus) -> list[Prompt]:
+    """The first caption of one clip per action type, or of the first six clips where types are not known."""
+    chosen: dict[str, Sample] = {}
+    for clip in corpus.samples:
+        chosen.setdefault(clip.action or f"clip {len(chosen)}", clip)
+    return [
+        Prompt(clip.captions[0].text, clip.frames, (clip.action or clip.id).lower(), clip.id)
+        for clip in list(chosen.values())[:6]
+    ]
+
+
+def generate_motions(
+    model: TrainedModel, encoder: TextEncoder, prompts: Sequence[Prompt], settings: SamplingSettings
+) -> list[Motion]:
+    """One motion per prompt at the network's frame rate.
+
+    Raises:
+        UserError: the encoder's features have other widths than the network expects.
+    """
+    config = model.generator.config
+    if (encoder.token_dim, encoder.pooled_dim) != (config.ctxt_input_dim, config.vtxt_input_dim):
+        raise UserError(
+            f"text encoder {encoder.name}: features of {encoder.token_dim} and {encoder.pooled_dim} values; this network "
+            f"expects {config.ctxt_input_dim} and {config.vtxt_input_dim}"
+        )
+    device = model.generator.null_vtxt_feat.device
+    lengths = torch.tensor([prompt.frames for prompt in prompts])
+    noise = torch.zeros(len(prompts), int(lengths.max()), config.input_dim)
+    for i, prompt in enumerate(prompts):
+        noise[i, : prompt.frames] = sample_noise(settings.seed, 0, "sampling", settings.first + i, 0, prompt.frames, config.input_dim)
+    latent = sample(
+        model.generator,
+        encoder.encode([prompt.text for prompt in prompts]).to(device, torch.float32),
+        lengths.to(device),
+        noise.to(device),
+        steps=settings.steps,
+        method=settings.method,
+        guidance=settings.guidance,
+    ).cpu()
+    features = denormalise(latent.float(), model.generator.mean.cpu(), model.generator.std.cpu())
+    return [
+        model.representation.to_motion(features[i, : prompt.frames], model.provenance.fps)
+        for i, prompt in enumerate(prompts)
+    ]

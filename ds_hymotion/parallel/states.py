@@ -1,0 +1,141 @@
+"""Access to every trained parameter's fp32 state by name, whatever DeepSpeed optimizer holds it.
+
+With ZeRO a rank owns a slice of each flattened parameter, or none. Without ZeRO every rank owns all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ds_hymotion.parallel.mesh import Mesh
+
+MASTER = "master"
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """This rank's slice ``[start, start + numel)`` of a flattened parameter."""
+
+    name: str
+    start: int
+    numel: int
+
+
+class ParameterStates:
+    """Reads and writes fp32 weights and optimizer moments of a DeepSpeed engine, by parameter name.
+
+    Args:
+        engine: what ``deepspeed.initialize`` returned.
+        parameters: trained parameters by name, in the same order on every rank.
+    """
+
+    def __init__(self, engine: Any, parameters: dict[str, torch.nn.Parameter], mesh: Mesh) -> None:
+        self.engine = engine
+        self.parameters = parameters
+        self.mesh = mesh
+        self.partitioned = bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
+
+    def fragments(self) -> Iterator[Fragment]:
+        """The slices this rank keeps: disjoint over the data axis with ZeRO, whole parameters without."""
+        for name, parameter in self.parameters.items():
+            if not self.partitioned:
+                yield Fragment(name, 0, parameter.numel())
+            elif (mapping := _mapping(parameter)) is not None:
+                address = mapping.lp_fragment_address
+                yield Fragment(name, address.start, address.numel)
+
+    def kinds(self) -> list[str]:
+        """``master`` and the moments the optimizer keeps per element, such as ``exp_avg``."""
+        moments = {
+            key
+            for flat in self._flat_parameters()
+            for key, value in self._base.state.get(flat, {}).items()
+            if torch.is_tensor(value) and value.shape == flat.shape and value.dim() > 0
+        }
+        return [MASTER, *sorted(moments)]
+
+    def local(self, fragment: Fragment, kind: str) -> torch.Tensor:
+        """This rank's slice, flat, as the very tensor the optimizer updates."""
+        parameter = self.parameters[fragment.name]
+        if not self.partitioned:
+            return (parameter.data if kind == MASTER else self._base.state[parameter][kind]).view(-1)
+        value = _mapping(parameter).get_hp_fragment(None if kind == MASTER else kind)
+        return value.narrow(0, 0, fragment.numel)
+
+    def gather(self, name: str, pieces: dict[str, tuple[Fragment, torch.Tensor]]) -> torch.Tensor:
+        """A whole parameter-shaped fp32 tensor on the first data rank, from every rank's ``pieces`` (collective)."""
+        parameter = self.parameters[name]
+        whole = torch.zeros(parameter.numel(), dtype=torch.float32, device=self.mesh.device)
+        if name in pieces and (self.partitioned or self.mesh.data_rank == 0):
+            fragment, value = pieces[name]
+            whole[fragment.start : fragment.start + fragment.numel] = value.to(whole.device, torch.float32)
+        if self.partitioned:
+            self.mesh.reduce_to_first(whole)
+        return whole.view(parameter.shape)
+
+    def pieces(self, kind: str) -> dict[str, tuple[Fragment, torch.Tensor]]:
+        """This rank's slices of one kind, for :meth:`gather`."""
+        return {fragment.name: (fragment, self.local(fragment, kind)) for fragment in self.fragments()}
+
+    @torch.no_grad()
+    def put(self, fragment: Fragment, kind: str, whole: torch.Tensor) -> None:
+        """Write this rank's slice of a whole tensor; writing the master also sets the weight the network uses."""
+        slice_ = whole.reshape(-1)[fragment.start : fragment.start + fragment.numel]
+        target = self.local(fragment, kind)
+        target.copy_(slice_.to(target.device, target.dtype))
+
+    @torch.no_grad()
+    def put_weight(self, name: str, whole: torch.Tensor) -> None:
+        """Set the weight the network computes with, in its own precision; needed on every rank."""
+        weight = self.parameters[name].data
+        weight.copy_(whole.to(weight.device, weight.dtype))
+
+    @property
+    def step(self) -> int:
+        """The optimizer's own step count, which Adam's bias correction uses."""
+        for flat in self._flat_parameters():
+            value = self._base.state.get(flat, {}).get("step", 0)
+            return int(value.item() if torch.is_tensor(value) else value)
+        return 0
+
+    @torch.no_grad()
+    def prepare(self, step: int) -> None:
+        """Make the optimizer allocate its moments before its first step, and set its step count."""
+        base = self._base
+        if not base.state:
+            rates = [group["lr"] for group in base.param_groups]
+            grads = {flat: flat.grad for flat in self._flat_parameters()}
+            for group in base.param_groups:
+                group["lr"] = 0.0
+            for flat in grads:
+                flat.grad = torch.zeros_like(flat)
+            base.step()
+            for flat, grad in grads.items():
+                flat.grad = grad
+            for group, rate in zip(base.param_groups, rates):
+                group["lr"] = rate
+        for flat in self._flat_parameters():
+            state = base.state.get(flat, {})
+            if torch.is_tensor(state.get("step")):
+                state["step"].fill_(step)
+            elif "step" in state:
+                state["step"] = step
+        if hasattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
+            self.engine.optimizer._lazy_init_hp_params_optimizer_state()
+
+    @property
+    def _base(self) -> torch.optim.Optimizer:
+        return self.engine.basic_optimizer
+
+    def _flat_parameters(self) -> Iterator[torch.Tensor]:
+        for group in self._base.param_groups:
+            yield from group["params"]
+
+
+def _mapping(parameter: torch.nn.Parameter) -> Any:
+    """DeepSpeed's record of the slice of ``parameter`` that this rank's optimizer holds, or None."""
+    return getattr(parameter, "_hp_mapping", None)

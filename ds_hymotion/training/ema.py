@@ -1,0 +1,38 @@
+"""An exponential moving average of the fp32 weights, kept per rank like the optimizer's masters."""
+
+from __future__ import annotations
+
+import torch
+
+from ds_hymotion.parallel.states import MASTER, Fragment, ParameterStates
+
+
+class WeightAverage:
+    """``average ← d·average + (1 − d)·weight`` with d = min(decay, (1 + n)/(10 + n)) after n updates.
+
+    The ramp (as in TensorFlow's ExponentialMovingAverage with ``num_updates``) forgets the fresh weights quickly.
+    """
+
+    def __init__(self, states: ParameterStates, decay: float) -> None:
+        self.states = states
+        self.decay = decay
+        self.updates = 0
+        self._fragments = list(states.fragments())
+        self._values = [states.local(fragment, MASTER).detach().clone().float() for fragment in self._fragments]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the weights as they are now."""
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        weights = [self.states.local(fragment, MASTER) for fragment in self._fragments]
+        torch._foreach_lerp_(self._values, weights, 1.0 - decay)
+        self.updates += 1
+
+    def pieces(self) -> dict[str, tuple[Fragment, torch.Tensor]]:
+        """This rank's slices by parameter name."""
+        return {fragment.name: (fragment, value) for fragment, value in zip(self._fragments, self._values)}
+
+    def put(self, fragment: Fragment, whole: torch.Tensor) -> None:
+        """Write this rank's slice of a whole tensor."""
+        value = self.pieces()[fragment.name][1]
+        value.copy_(whole.reshape(-1)[fragment.start : fragment.start + fragment.numel])

@@ -1,0 +1,87 @@
+"""What a run says while it runs: a progress bar, ``log.jsonl``, and DeepSpeed's monitors."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from tqdm import tqdm
+
+from ds_hymotion.parallel.engine import DataEngine
+
+
+class RunLog:
+    """Writes on the first rank only; every other rank's log is silent.
+
+    ``log.jsonl`` holds one object per logged step, with floats in full precision. On resume the lines after the
+    checkpoint's step are cut off, so that the file reads like an unbroken run's.
+    """
+
+    def __init__(self, run: Path, engine: DataEngine, first_step: int, max_steps: int) -> None:
+        self.engine = engine
+        self.active = engine.mesh.is_first
+        self._bar: tqdm[Any] | None = None
+        self._stream: IO[str] | None = None
+        self._started = time.monotonic()
+        self._frames = 0
+        if self.active:
+            path = run / "log.jsonl"
+            kept = _lines_until(path, first_step) if first_step else []
+            path.write_text("".join(kept), encoding="utf-8")
+            self._stream = path.open("a", encoding="utf-8")
+            self._bar = tqdm(total=max_steps, initial=first_step, unit="step", file=sys.stderr, mininterval=1.0)
+
+    def say(self, text: str) -> None:
+        """Print a line (or lines) above the progress bar."""
+        if self.active:
+            tqdm.write(text, file=sys.stdout)
+            sys.stdout.flush()
+
+    def tick(self, frames: int, loss: float | None) -> None:
+        """Advance the bar by one step of ``frames`` real frames."""
+        self._frames += frames
+        if self._bar is not None:
+            if loss is not None:
+                rate = self._frames / max(1e-9, time.monotonic() - self._started)
+                self._bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} frames/s", refresh=False)
+            self._bar.update(1)
+
+    def record(self, step: int, values: dict[str, float], kind: str = "train") -> None:
+        """Log scalars of one step everywhere."""
+        if self._stream is None:
+            return
+        self._stream.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
+        self._stream.flush()
+        title = "Train" if kind == "train" else "Eval"
+        self.engine.write_events([(f"{title}/{name}", value, step) for name, value in values.items()])
+
+    def close(self) -> None:
+        """Finish the bar and the file."""
+        if self._bar is not None:
+            self._bar.close()
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def read_log(run: Path, kind: str = "train") -> list[dict[str, Any]]:
+    """The logged steps of a run, oldest first."""
+    path = run / "log.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    if not path.is_file():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, KeyError):
+            continue
+    return kept

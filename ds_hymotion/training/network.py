@@ -1,0 +1,73 @@
+"""The network a run trains: its size from preset, corpus and text features, its weights fresh or from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ds_hymotion.config import HymotionSection
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
+from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.initialisation import initialise
+from ds_hymotion.model.presets import preset
+from ds_hymotion.model.released import load_into, load_released
+from ds_hymotion.training.weights import load_weights, run_weights
+
+OVERRIDES = (
+    "feat_dim num_layers num_heads mlp_ratio ctxt_input_dim vtxt_input_dim band_frames text_position".split()
+)
+
+
+def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
+    """The preset with the section's changes, as wide as the corpus's representation.
+
+    Raises:
+        UserError: an unknown preset, illegal sizes, or a corpus of another frame rate than the network's.
+    """
+    model = settings.model
+    if abs(corpus.fps - model.fps) > 1e-3 and not model.allow_fps:
+        raise UserError(
+            f"{corpus.folder}: {corpus.fps:g} fps, the network is made for {model.fps:g}; prepare it with --fps "
+            f"{model.fps:g}, or allow it with --allow_fps"
+        )
+    changes: dict[str, Any] = {name: getattr(model, name) for name in OVERRIDES if getattr(model, name) is not None}
+    try:
+        return preset(model.preset, input_dim=corpus.representation.channels, **changes)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise UserError(f"hymotion.model: {error}") from None
+
+
+def build_generator(settings: HymotionSection, config: ModelConfig, corpus: Corpus) -> MotionGenerator:
+    """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds.
+
+    A fresh network takes the corpus's mean and std; one that starts from weights of the same representation keeps
+    theirs, which its weights were trained with.
+    """
+    generator = MotionGenerator(config, settings.model.checkpoint_blocks)
+    initialise(generator, settings.training.seed, copy_noise=settings.model.init == "copy_noise")
+    with torch.no_grad():
+        generator.mean.copy_(corpus.mean)
+        generator.std.copy_(corpus.std)
+    if settings.model.init_from:
+        load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
+    return generator
+
+
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """Whole tensors by released name from a run folder, a safetensors export, a ``latest.ckpt`` or its folder.
+
+    Raises:
+        UserError: nothing there that can be read.
+    """
+    path = Path(path)
+    if path.is_dir() and not (path / "latest.ckpt").is_file():
+        return run_weights(path)[0]
+    if path.suffix == ".safetensors":
+        return load_weights(path)[0]
+    return load_released(path / "latest.ckpt" if path.is_dir() else path).state

@@ -1,0 +1,308 @@
+"""A training run from a checked configuration to exported weights."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ds_hymotion.config import RunConfig
+from ds_hymotion.data.batches import Batch, BatchMaker
+from ds_hymotion.data.buckets import BucketSettings
+from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.plan import Layout, Planner, Position, Step
+from ds_hymotion.errors import UserError
+from ds_hymotion.flow.times import draw_time
+from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.released import write_released
+from ds_hymotion.motion.groups import JointGroups
+from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.text.cache import TextCache
+from ds_hymotion.training.checkpoint import MASTER, Checkpoint, newest_checkpoint
+from ds_hymotion.training.ema import WeightAverage
+from ds_hymotion.training.evaluation import Evaluation
+from ds_hymotion.training.log import RunLog
+from ds_hymotion.training.network import build_generator, network_config
+from ds_hymotion.training.objective import BodyLosses, FlowObjective
+from ds_hymotion.training.schedule import rate_factor
+from ds_hymotion.training.signals import StopRequest
+from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
+
+LONGEST_SAVE_S = 25.0
+
+
+class TrainingRun:
+    """Owns the pieces of a run and the order they work in.
+
+    Args:
+        config: checked configuration.
+        corpus: the prepared corpus.
+        output: the run's folder; made if missing.
+        mesh: this rank's place.
+        resume: continue from the newest intact checkpoint in this folder.
+    """
+
+    def __init__(
+        self, config: RunConfig, corpus: Corpus, output: Path, mesh: Mesh, resume: Path | None = None
+    ) -> None:
+        self.config = config
+        self.settings = config.hymotion
+        self.corpus = corpus
+        self.output = output
+        self.mesh = mesh
+        self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
+        self.model_config = network_config(self.settings, corpus)
+        self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
+        self.groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
+        self.group_channels = self.groups.channels(corpus.representation)
+        checkpoint = newest_checkpoint(resume) if resume else None
+        generator = build_generator(self.settings, self.model_config, corpus)
+        self.mean, self.std = generator.mean.clone(), generator.std.clone()
+        self.planner, self.maker = self._plan()
+        self.evaluation = self._evaluation()
+        self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
+        self.engine = self._engine(generator)
+        self.average = (
+            WeightAverage(self.engine.states, self.settings.training.ema_decay)
+            if self.settings.training.ema_decay
+            else None
+        )
+        self.checkpoint = Checkpoint(
+            output, self.engine.states, self.average, self.untrained, mesh, self.settings.training.keep_last
+        )
+        self.step = 0
+        self.position = Position()
+        if checkpoint:
+            self._resume(checkpoint)
+
+    def _plan(self) -> tuple[Planner, BatchMaker]:
+        data, flow, training = self.settings.data, self.settings.flow, self.settings.training
+        samples = self.corpus.split("train")
+        if not samples:
+            raise UserError(f"{self.corpus.folder}: no clip in the train split; prepare it with another --split")
+        samples = samples[: data.max_clips] if data.max_clips else samples
+        layout = Layout(
+            ranks=self.mesh.data_size,
+            accumulation=self.config.deepspeed["gradient_accumulation_steps"],
+            clips=0 if data.frames_per_gpu else self.config.deepspeed["train_micro_batch_size_per_gpu"],
+            frames=data.frames_per_gpu,
+        )
+        buckets = BucketSettings(tuple(data.bucket_bounds), data.short)
+        if buckets.canvas > self.model_config.text_position:
+            raise UserError(
+                f"hymotion.data.bucket_bounds ends at {buckets.canvas}, beyond hymotion.model.text_position = "
+                f"{self.model_config.text_position}; use at most {self.model_config.text_position}"
+            )
+        planner = Planner(
+            [sample.frames for sample in samples],
+            buckets,
+            layout,
+            training.seed,
+            flow.timesteps_per_sample,
+            data.length_jitter,
+            data.bucket_lr_factors,
+        )
+        return planner, self._maker(samples, buckets.canvas)
+
+    def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
+        flow = self.settings.flow
+        return BatchMaker(
+            self.corpus,
+            samples,
+            self.text,
+            (self.mean, self.std),
+            partial(draw_time, flow.time),
+            flow.condition_drop,
+            self.settings.training.seed,
+            canvas,
+        )
+
+    def _evaluation(self) -> Evaluation | None:
+        settings = self.settings.evaluation
+        if not settings.eval_steps:
+            return None
+        samples = self.maker.samples if settings.split == "train" else self.corpus.split(settings.split)
+        if not samples:
+            raise UserError(
+                f"{self.corpus.folder}: no clip in the {settings.split} split to evaluate on; set "
+                "hymotion.evaluation.split to train (other noise) or eval_steps to 0"
+            )
+        maker = self._maker(list(samples), self.maker.canvas)
+        return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
+
+    def _engine(self, generator: MotionGenerator) -> DataEngine:
+        body = BodyLosses(
+            self.corpus.representation,
+            self.mean,
+            self.std,
+            self.corpus.fps,
+            self.settings.flow,
+        )
+        return DataEngine(FlowObjective(generator, self.settings.flow, body), self.config, self.mesh)
+
+    def _resume(self, checkpoint: Path) -> None:
+        state = self.checkpoint.load(checkpoint)
+        self.step = int(state["step"])
+        self.position = Position.from_state(state["position"])
+        self.engine.restore_scaler(state["scaler"])
+
+    def train(self) -> None:
+        """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
+        training = self.settings.training
+        log = RunLog(self.output, self.engine, self.step, training.max_steps)
+        self._introduce(log)
+        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher:
+            for step, batches in self._batches(prefetcher):
+                parts = self._train_step(step, batches, stop, log)
+                if self.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
+                    self._evaluate(log)
+                stopping = float(parts[-1]) > 0
+                due = bool(training.save_steps) and self.step % training.save_steps == 0
+                if stopping and not due and self.checkpoint.seconds > LONGEST_SAVE_S:
+                    log.say(f"stopping without a save of {self.checkpoint.seconds:.0f} s; the last one stands")
+                elif due or stopping or self.step == training.max_steps:
+                    log.say(f"step {self.step}: saved {self._save()}")
+                if stopping:
+                    log.say(f"stopped on request at step {self.step}; continue with --resume")
+                    break
+        if self.step == training.max_steps:
+            self._export(log)
+        self._conclude(log)
+        log.close()
+
+    def _batches(self, prefetcher: ThreadPoolExecutor) -> Iterator[tuple[Step, list[Batch]]]:
+        """Planned steps with this rank's batches, the next step's made while the current one computes."""
+        left = self.settings.training.max_steps - self.step
+        ahead = Position(self.position.epoch, list(self.position.segments))
+        walk = self.planner.walk(ahead)
+        pending = None
+        for number in range(left + 1):
+            following = None
+            if number < left:
+                step = next(walk)
+                following = (step, prefetcher.submit(self._make, step))
+            if pending is not None:
+                yield pending[0], pending[1].result()
+            pending = following
+
+    def _make(self, step: Step) -> list[Batch]:
+        rank = self.mesh.data_rank
+        return [
+            self.maker.make(step.epoch, rows, step.strata, step.padded[rank]) for rows in step.micro_batches[rank]
+        ]
+
+    def _train_step(self, step: Step, batches: list[Batch], stop: StopRequest, log: RunLog) -> torch.Tensor:
+        """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
+        training = self.settings.training
+        factor = rate_factor(self.step, training) * step.lr_factor
+        parts = self.engine.train_step(batches, step.valid_frames, factor)
+        votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
+        self.mesh.sum_over_data(votes)
+        if self.average:
+            self.average.update()
+        self.step += 1
+        self._advance(step)
+        logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
+        loss = None
+        if logged:
+            values = self._values(votes[:-1].cpu(), step, factor)
+            loss = values["loss"]
+            log.record(self.step, values)
+        log.tick(step.valid_frames, loss)
+        return votes
+
+    def _advance(self, step: Step) -> None:
+        """Move the saved position behind ``step``: the walk itself runs one step ahead."""
+        if step.epoch != self.position.epoch:
+            self.position = Position(step.epoch)
+        self.position.advance(self.planner.layout)
+
+    def _values(self, parts: torch.Tensor, step: Step, factor: float) -> dict[str, float]:
+        values = {"loss": float(self.engine.objective.total(parts, step.valid_frames))}
+        for label, channels in zip(self.groups.labels, self.group_channels):
+            values[f"loss_fm_joint_{label}"] = float(parts[channels].sum()) / (step.valid_frames * len(channels))
+        if self.settings.flow.joint_position_weight:
+            values["loss_joint_position_m2"] = float(parts[-2]) / (step.valid_frames * self.corpus.representation.joints)
+        if self.settings.flow.foot_contact_weight:
+            values["loss_foot_contact"] = float(parts[-1]) / (2 * step.valid_frames)
+        values.update(
+            lr=self.engine.full_rate * factor,
+            grad_norm=self.engine.gradient_norm,
+            epoch=float(step.epoch),
+            bucket=float(step.bucket),
+            useful_share=step.useful_share,
+        )
+        if self.config.dtype == "fp16":
+            values["loss_scale"] = self.engine.loss_scale
+        return {name: value for name, value in values.items() if not math.isnan(value) or name.startswith("loss")}
+
+    def _evaluate(self, log: RunLog) -> None:
+        assert self.evaluation is not None
+        held_out = self.evaluation.run(self.engine)
+        values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
+        log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
+        log.say(f"step {self.step}: held-out loss {held_out.mean:.4f}")
+
+    def _save(self) -> Path:
+        state = {
+            "position": self.position.state(),
+            "config": self.config.as_dict(),
+            "scaler": self.engine.scaler_state(),
+            "provenance": asdict(self.provenance),
+        }
+        return self.checkpoint.save(self.step, state)
+
+    @property
+    def provenance(self) -> Provenance:
+        """What the run's weights are for."""
+        return Provenance(
+            model=asdict(self.model_config),
+            representation=self.corpus.representation.name,
+            fps=self.corpus.fps,
+            text_encoder=self.settings.text.encoder,
+            preset=self.settings.model.preset,
+            steps=self.step,
+            base=self.settings.model.init_from or "",
+        )
+
+    def _export(self, log: RunLog) -> None:
+        """Whole weights under the released names: the average where one is kept."""
+        pieces = self.average.pieces() if self.average else self.engine.states.pieces(MASTER)
+        tensors = dict(self.untrained)
+        for name in self.engine.parameters:
+            whole = self.engine.states.gather(name, pieces)
+            if self.mesh.is_first:
+                tensors[name] = whole.cpu()
+        if not self.mesh.is_first:
+            return
+        save_weights(self.output / WEIGHTS, tensors, self.provenance)
+        log.say(f"weights: {self.output / WEIGHTS}")
+        if self.settings.model.preset.startswith("hy-motion"):
+            write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
+            log.say(f"released format: {self.output / 'latest.ckpt'}")
+
+    def _introduce(self, log: RunLog) -> None:
+        if self.mesh.is_first:
+            path = self.output / "config.json"
+            path.write_text(json.dumps(self.config.as_dict(), indent=2) + "\n", encoding="utf-8")
+        parameters = sum(parameter.numel() for parameter in self.engine.parameters.values())
+        log.say(
+            f"{self.settings.model.preset}: {parameters / 1e6:.2f} M trained parameters, {self.config.dtype}, "
+            f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
+            f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
+        )
+        log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
+
+    def _conclude(self, log: RunLog) -> None:
+        """Name the clips that could not be read, of all ranks (collective)."""
+        failed = self.mesh.gather_objects(self.maker.failed)
+        for names in failed:
+            for clip, reason in names.items():
+                log.say(f"not used: clip {clip}: {reason}")

@@ -1,0 +1,66 @@
+"""From flags to a running training: everything that can be wrong is checked before a process group starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ds_hymotion.arguments import AUTO, TrainArguments
+from ds_hymotion.config import RunConfig
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.text.cache import TextCache
+from ds_hymotion.training.checkpoint import checkpoint_folders
+from ds_hymotion.training.network import network_config
+from ds_hymotion.training.run import TrainingRun
+
+
+def start_training(arguments: TrainArguments) -> bool:
+    """Check the flags, the JSON and the corpus, then train; return whether this is the first rank.
+
+    Raises:
+        UserError: a flag, key or file is wrong; all ranks raise alike.
+    """
+    for name, example in (("deepspeed_config", "ds_configs/cpu_tiny.json"), ("data_dir", "CORPUS"), ("output_dir", "RUN")):
+        if not getattr(arguments, name):
+            raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), data_ranks=world)
+    corpus = Corpus.open(arguments.data_dir)
+    network = network_config(config.hymotion, corpus)
+    TextCache(corpus.text_cache_folder(config.hymotion.text.encoder)).require(network.ctxt_input_dim, network.vtxt_input_dim)
+    output = Path(arguments.output_dir)
+    resume = _resume_folder(arguments.resume, output)
+    mesh = Mesh.start()
+    problem = mesh.agree(_make_folder(output) if mesh.is_first else "")
+    if problem:
+        raise UserError(problem)
+    TrainingRun(config, corpus, output, mesh, resume).train()
+    mesh.stop()
+    return mesh.is_first
+
+
+def _resume_folder(flag: str | None, output: Path) -> Path | None:
+    """The run to resume, or None; an existing run is never overwritten silently."""
+    if flag is None:
+        if checkpoint_folders(output):
+            raise UserError(f"--output_dir {output} holds checkpoints; continue with --resume or give another folder")
+        return None
+    if flag == AUTO:
+        return output if checkpoint_folders(output) else None
+    folder = Path(flag)
+    if not checkpoint_folders(folder):
+        raise UserError(f"--resume {folder}: no checkpoint there; give a run's folder")
+    return folder
+
+
+def _make_folder(folder: Path) -> str:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return f"--output_dir {folder}: cannot be written ({error.strerror}); give a writable folder"
+    return ""

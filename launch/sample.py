@@ -1,0 +1,89 @@
+"""Sample motions from text: a run folder, a weights.safetensors or a released latest.ckpt in; npz, bvh, gif out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from ds_hymotion.arguments import flag, parse_flags
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError, command_line
+from ds_hymotion.flow.postprocess import smooth_motion
+from ds_hymotion.formats.motions import FORMATS, write_motion
+from ds_hymotion.generation import (
+    Prompt,
+    SamplingSettings,
+    checked_prompts,
+    corpus_prompts,
+    generate_motions,
+    read_prompts,
+)
+from ds_hymotion.reports.nearest import nearest_table
+from ds_hymotion.text.encoders import text_encoder
+from ds_hymotion.training.weights import load_model
+
+
+@dataclass
+class SampleArguments:
+    """Flags of launch/sample.py."""
+
+    model: str = flag("", "run folder, weights.safetensors, or released latest.ckpt (or the folder that holds it)")
+    out: str = flag("", "folder for the motions")
+    prompt: list[str] = field(default_factory=list, metadata={"help": "texts to sample", "nargs": "+"})
+    prompts: str = flag("", "file of text#frames#id lines")
+    from_corpus: str = flag("", "one caption per action type of this corpus as prompts, compared with its clips")
+    frames: int = flag(120, "length where a prompt gives none")
+    steps: int = flag(50, "steps of the integration")
+    method: str = flag("euler", "euler, midpoint or dopri5")
+    guidance: float = flag(5.0, "guidance scale; 1 = none")
+    seed: int = flag(0, "seed of the noise")
+    batch: int = flag(16, "prompts sampled together")
+    smooth: bool = flag(True, "smooth rotations and path after sampling, as the release does")
+    formats: str = flag("npz,bvh,gif", "which files to write: npz, bvh, gif, mp4")
+    text_encoder: str = flag("hashed", "encoder for a released checkpoint, which does not name one")
+
+
+def main() -> None:
+    """Parse, sample, write, print."""
+    arguments = parse_flags(SampleArguments)
+    for name in ("model", "out"):
+        if not getattr(arguments, name):
+            raise UserError(f"--{name} is missing; give a path")
+    formats = [name.strip() for name in arguments.formats.split(",")]
+    for name in formats:
+        if name not in FORMATS:
+            raise UserError(f"--formats: {name!r} is not one of {', '.join(FORMATS)}")
+    prompts = [Prompt(text, arguments.frames, f"{i:04d}") for i, text in enumerate(arguments.prompt)]
+    prompts += read_prompts(Path(arguments.prompts), arguments.frames) if arguments.prompts else []
+    corpus = Corpus.open(arguments.from_corpus) if arguments.from_corpus else None
+    prompts += corpus_prompts(corpus) if corpus else []
+    if not prompts:
+        raise UserError('no prompts; give --prompt "a person walks forward", --prompts FILE or --from_corpus CORPUS')
+
+    model = load_model(arguments.model, arguments.text_encoder)
+    config = model.generator.config
+    prompts = checked_prompts(prompts, config.text_position)
+    encoder = text_encoder(model.provenance.text_encoder, config.ctxt_input_dim, config.vtxt_input_dim)
+    if torch.cuda.is_available():
+        model.generator.cuda()
+    settings = SamplingSettings(
+        arguments.steps, arguments.method, arguments.guidance, arguments.seed
+    )
+    out = Path(arguments.out)
+    motions = []
+    for start in tqdm(range(0, len(prompts), arguments.batch), desc="sampling", unit="batch"):
+        part = replace(settings, first=start)
+        motions += generate_motions(model, encoder, prompts[start : start + arguments.batch], part)
+    for prompt, motion in zip(prompts, motions):
+        final = smooth_motion(motion) if arguments.smooth else motion
+        for path in write_motion(out, prompt.name, final, formats, prompt.text):
+            print(path)
+    if corpus:
+        print(nearest_table(prompts, motions, corpus))
+
+
+if __name__ == "__main__":
+    command_line(main)

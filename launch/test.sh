@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Runs the test suite: one case of every kind; with --full also the large counts. Further arguments go to pytest.
+set -euo pipefail
+EXTRAS="[test,dev]"
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+selection="not full"
+if [ "${1:-}" = "--full" ]; then
+    selection="full or not full"
+    shift
+fi
+extensions="$(mktemp -d)"
+trap 'rm -rf "$extensions"' EXIT
+export TORCH_EXTENSIONS_DIR="$extensions" OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
+ruff check ds_hymotion launch tests
+mypy
+python -m pytest -q -m "$selection" "$@"

@@ -1,0 +1,22 @@
+"""Train or fine-tune HY-Motion: deepspeed launch/train.py --deepspeed_config FILE --data_dir CORPUS --output_dir RUN."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ds_hymotion.arguments import TrainArguments, parse_flags
+from ds_hymotion.errors import command_line
+from ds_hymotion.reports.curve import draw_loss_curve
+from ds_hymotion.training.start import start_training
+
+
+def main() -> None:
+    """Parse the flags, run, and draw the loss curve."""
+    arguments = parse_flags(TrainArguments)
+    if start_training(arguments):
+        run = Path(arguments.output_dir)
+        draw_loss_curve(run, run / "loss.png")
+
+
+if __name__ == "__main__":
+    command_line(main)

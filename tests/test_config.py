@@ -1,0 +1,105 @@
+"""The checked configuration: every mistake is one line with the key, the value and a legal value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ds_hymotion.arguments import TrainArguments, parse_flags
+from ds_hymotion.config import RunConfig, read_json
+from ds_hymotion.errors import UserError
+from tests.conftest import ROOT
+
+
+def test_defaults_and_overrides() -> None:
+    config = RunConfig(
+        {"hymotion": {"training": {"max_steps": 7}}},
+        overrides={"hymotion.training.seed": 3, "optimizer.params.lr": 0.5, "hymotion.model.preset": None},
+    )
+    assert config.hymotion.training.max_steps == 7
+    assert config.hymotion.training.seed == 3
+    assert config.hymotion.model.preset == "tiny"
+    assert config.deepspeed["optimizer"]["params"]["lr"] == 0.5
+    assert config.dtype == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("given", "ranks", "triple"),
+    [
+        ({}, 2, (2, 1, 1)),
+        ({"train_batch_size": 8}, 2, (8, 4, 1)),
+        ({"train_batch_size": 8, "gradient_accumulation_steps": 2}, 2, (8, 2, 2)),
+        ({"train_micro_batch_size_per_gpu": 3, "gradient_accumulation_steps": 2}, 4, (24, 3, 2)),
+        ({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 2}, 1, (8, 2, 4)),
+    ],
+)
+def test_batch_triple(given: dict[str, int], ranks: int, triple: tuple[int, int, int]) -> None:
+    settings = RunConfig(given, data_ranks=ranks).deepspeed
+    keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    assert tuple(settings[key] for key in keys) == triple
+
+
+MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
+    ({"train_batchsize": 4}, ["train_batchsize", "did you mean train_batch_size"]),
+    ({"zero_optimisation": {"stage": 1}}, ["zero_optimisation", "did you mean zero_optimization"]),
+    ({"zero_optimization": {"stage": 4}}, ["stage = 4", "0, 1, 2, 3"]),
+    ({"pipeline": {"stage": 2}}, ["pipeline.stage", "did you mean pipeline.stages"]),
+    ({"fp16": {"enable": True}}, ["fp16.enable", "did you mean fp16.enabled"]),
+    ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, ["both true"]),
+    ({"fp16": {"enabled": True}}, ["fp16.enabled", "stage 1"]),
+    ({"bf16": {"enabled": True}}, ["bf16.enabled", "stage 1"]),
+    ({"scheduler": {"type": "WarmupLR"}}, ["scheduler", "hymotion.training.schedule"]),
+    ({"tensor_parallel": {"autotp_size": 2}}, ["tensor_parallel", "AutoTP"]),
+    ({"optimizer": {"type": "Lion"}}, ["'Lion'", "AdamW"]),
+    ({"optimizer": {"type": "AdamW", "params": {"lr": "fast"}}}, ["'fast'", "1e-4"]),
+    ({"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2}, ["train_batch_size = 7"]),
+    ({"gradient_accumulation_steps": 0}, ["gradient_accumulation_steps = 0", "from 1"]),
+    ({"hymotion": {"modle": {}}}, ["hymotion.modle", "did you mean model"]),
+    ({"hymotion": {"model": {"presett": "tiny"}}}, ["hymotion.model.presett", "did you mean preset"]),
+    ({"hymotion": {"training": {"max_steps": 0}}}, ["hymotion.training.max_steps = 0", "1"]),
+    ({"hymotion": {"training": {"max_steps": "many"}}}, ["'many'", "integer"]),
+    ({"hymotion": {"training": {"warmup_steps": 9, "max_steps": 5}}}, ["warmup_steps = 9", "0..5"]),
+    ({"hymotion": {"flow": {"loss": "l1"}}}, ["'l1'", "'mse' or 'smooth_l1'"]),
+    ({"hymotion": {"flow": {"condition_drop": 1.5}}}, ["1.5", "less than or equal to 1"]),
+    ({"hymotion": {"evaluation": {"times": [2.0]}}}, ["holds 2.0", "0..1"]),
+    ({"hymotion": {"data": {"bucket_lr_factors": [1.0]}}}, ["bucket_lr_factors", "6 buckets"]),
+    ({"hymotion": 3}, ["hymotion = 3", "object"]),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), MISTAKES, ids=[str(given)[:50] for given, _ in MISTAKES])
+def test_mistakes(given: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        RunConfig(given, "run.json")
+    message = str(caught.value)
+    assert message.startswith("run.json") and "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_the_shipped_file_is_legal() -> None:
+    for path in sorted((ROOT / "ds_configs").glob("*.json")):
+        assert RunConfig.load(path).hymotion.training.max_steps > 0
+
+
+@pytest.mark.parametrize(("content", "word"), [("{", "line 1"), ("[]", "object"), (b"\xff\xfe", "cannot be read")])
+def test_unreadable_files(tmp_path: Path, content: str | bytes, word: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=word):
+        read_json(path)
+    with pytest.raises(UserError, match="no such file"):
+        read_json(tmp_path / "none.json")
+
+
+def test_flags() -> None:
+    given = "--deepspeed --deepspeed_config a.json --data_dir C --output_dir R --local_rank=1 --learning_rate 1e-5 --resume"
+    arguments = parse_flags(TrainArguments, given.split())
+    assert arguments.deepspeed and arguments.resume == "auto"
+    assert arguments.overrides()["optimizer.params.lr"] == 1e-5
+    assert arguments.overrides()["hymotion.training.max_steps"] is None
+    for wrong, word in (("--max_step 3", "legal flags: .*--max_steps"), ("--max_steps three", "invalid int value")):
+        with pytest.raises(UserError, match=word):
+            parse_flags(TrainArguments, wrong.split())

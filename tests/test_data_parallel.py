@@ -1,0 +1,73 @@
+"""Any number of data ranks against one process: gradients, weights, losses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.training.weights import load_weights
+from tests.corpora import random_weights, wavy_corpus
+from tests.ranks import RankPool
+from tests.runs import SGD, final_weights, largest_difference, logged, run_settings, train
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57, 61, 66])
+
+
+@pytest.fixture(scope="module")
+def weights(corpus: Corpus) -> Path:
+    return random_weights(corpus.folder.parent / "weights.safetensors", corpus)
+
+
+def compare(ranks: RankPool, world: int, corpus: Corpus, folder: Path, settings: dict[str, Any]) -> tuple[Path, Path]:
+    """The same run on one process and on ``world``."""
+    alone, together = folder / "alone", folder / f"on{world}"
+    ranks.run(1, train, settings, corpus.folder, alone)
+    ranks.run(world, train, settings, corpus.folder, together)
+    return alone, together
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_two_ranks_have_the_gradients_of_one(
+    ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, stage: int
+) -> None:
+    settings = run_settings(weights, optimizer=SGD, hymotion__training__max_steps=1, zero_optimization={"stage": stage})
+    alone, together = compare(ranks, 2, corpus, tmp_path, settings)
+    start = load_weights(weights)[0]
+    one, two = (
+        {name: start[name] - value for name, value in final_weights(run).items()} for run in (alone, together)
+    )
+    zeros = {name for name, gradient in one.items() if gradient.abs().max() < 1e-8}
+    assert all(name.endswith("self_attn_k_norm.bias") for name in zeros), "softmax does not see a constant on all keys"
+    assert max(float(gradient.abs().max()) for gradient in one.values()) > 1e-3
+    for name, gradient in one.items():
+        assert float((gradient - two[name]).abs().max()) <= 1e-5 * max(float(gradient.abs().max()), 3e-3), name
+    assert logged(together) == pytest.approx(logged(alone), rel=1e-6)
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_two_ranks_have_the_weights_of_one_after_five_steps(
+    ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, stage: int
+) -> None:
+    settings = run_settings(
+        weights, hymotion__training__max_steps=5, gradient_clipping=0.05, zero_optimization={"stage": stage}
+    )
+    alone, together = compare(ranks, 2, corpus, tmp_path, settings)
+    start = load_weights(weights)[0]
+    assert largest_difference(final_weights(alone), {n: start[n] for n in final_weights(alone)}) > 1e-3
+    assert largest_difference(final_weights(alone), final_weights(together)) < 1e-5
+    assert largest_difference(final_weights(alone, "ema"), final_weights(together, "ema")) < 1e-5
+    assert logged(together) == pytest.approx(logged(alone), rel=1e-5)
+    assert logged(together, "grad_norm") == pytest.approx(logged(alone, "grad_norm"), rel=1e-5)
+
+
+def test_accumulation_changes_nothing(ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path) -> None:
+    settings = run_settings(weights, optimizer=SGD)
+    ranks.run(1, train, settings, corpus.folder, tmp_path / "whole")
+    ranks.run(1, train, {**settings, "gradient_accumulation_steps": 2}, corpus.folder, tmp_path / "parts")
+    assert largest_difference(final_weights(tmp_path / "whole"), final_weights(tmp_path / "parts")) < 1e-5

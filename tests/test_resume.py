@@ -1,0 +1,85 @@
+"""A resumed run continues bit for bit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
+from ds_hymotion.training.checkpoint import checkpoint_folders, damage, newest_checkpoint
+from tests.corpora import wavy_corpus
+from tests.ranks import RankPool
+from tests.runs import final_weights, logged, run_settings, train
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57, 61, 66])
+
+
+@pytest.mark.parametrize(("world", "stage", "bf16"), [(1, 0, False), (2, 1, False), (2, 2, False), (2, 1, True)])
+def test_twenty_and_twenty_steps_are_forty(
+    ranks: RankPool, corpus: Corpus, tmp_path: Path, world: int, stage: int, bf16: bool
+) -> None:
+    def settings(steps: int) -> dict[str, object]:
+        return run_settings(
+            hymotion__training__max_steps=steps,
+            hymotion__training__save_steps=20,
+            hymotion__training__keep_last=9,
+            hymotion__flow__time="uniform",
+            zero_optimization={"stage": stage},
+            bf16={"enabled": bf16},
+            gradient_clipping=1.0,
+        )
+
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    ranks.run(world, train, settings(40), corpus.folder, whole)
+    ranks.run(world, train, settings(20), corpus.folder, parts)
+    ranks.run(world, train, settings(40), corpus.folder, parts, True)
+    assert logged(parts) == logged(whole)
+    assert len(logged(parts)) == 40
+    for kind in ("master", "exp_avg", "exp_avg_sq", "ema"):
+        a, b = final_weights(whole, kind), final_weights(parts, kind)
+        assert all(torch.equal(a[name], b[name]) for name in a), kind
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    ranks: RankPool, corpus: Corpus, tmp_path: Path
+) -> None:
+    settings = run_settings(hymotion__training__save_steps=1, hymotion__training__max_steps=3)
+    ranks.run(1, train, settings, corpus.folder, tmp_path)
+    older, newer = checkpoint_folders(tmp_path)
+    assert (older.name, newer.name) == ("step-00000002", "step-00000003")
+    assert (tmp_path / "checkpoints" / "latest").read_text().strip() == newer.name
+    assert newest_checkpoint(tmp_path) == newer
+
+    path = newer / "exp_avg-00000.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert str(path) in (damage(newer) or "")
+    assert newest_checkpoint(tmp_path) == older
+    (older / "state.json").unlink()
+    with pytest.raises(UserError, match="no intact checkpoint"):
+        newest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_of_another_size_is_refused(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
+    ranks.run(1, train, run_settings(), corpus.folder, tmp_path)
+    with pytest.raises(AssertionError, match=r"resume with the preset it was made with"):
+        ranks.run(1, train, run_settings(hymotion__model__feat_dim=32), corpus.folder, tmp_path, True)
+
+
+def test_the_log_holds_parts_that_add_up(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
+    settings = run_settings(hymotion__evaluation={"eval_steps": 1, "split": "train", "times": [0.5, 0.9]})
+    ranks.run(1, train, settings, corpus.folder, tmp_path)
+    entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(entry["step"], entry["kind"]) for entry in entries] == [(1, "train"), (1, "eval"), (2, "train"), (2, "eval")]
+    channels = {"loss_fm_joint_hip_knee": 4 * 9 + 3, "loss_fm_joint_others": 20 * 9}
+    weighted = sum(entries[0][name] * count for name, count in channels.items()) / 219
+    assert weighted == pytest.approx(entries[0]["loss"], rel=1e-6)
+    assert entries[1]["loss"] == pytest.approx((entries[1]["loss_t0.5"] + entries[1]["loss_t0.9"]) / 2, rel=1e-6)
