@@ -11,8 +11,8 @@ from torchdiffeq import odeint
 
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.losses import valid_frames
-from ds_hymotion.flow.randomness import generator
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.randomness import generator
 from ds_hymotion.text.encoder import TextFeatures
 
 Velocity = Callable[[Tensor, Tensor], Tensor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -55,15 +56,29 @@ def read_json(path: Path, fix: str) -> Any:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file. The same tensors give the same bytes (no metadata, whose order is not fixed)."""
+    """Write a safetensors file. The same tensors give the same bytes (no metadata, whose order is not fixed).
+
+    Raises:
+        OSError: the place cannot be written.
+    """
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, lambda temporary: save_file(contiguous, str(temporary)))
+
+    def write(temporary: Path) -> None:
+        temporary.touch()
+        mode = temporary.stat().st_mode
+        try:
+            save_file(contiguous, str(temporary))
+        except SafetensorError as error:
+            raise OSError(errno.EIO, str(error), str(path)) from None
+        temporary.chmod(mode)  # safetensors leaves a file that only its owner may read
+
+    write_atomically(path, write)
 
 
 def remove_temporary_files(folder: Path) -> None:
-    """Delete what a killed write left behind in ``folder``."""
-    for path in folder.glob("*" + TEMPORARY):
-        path.unlink()
+    """Delete what a killed write left behind in ``folder``; safetensors writes to ``.tmp`` and a few letters."""
+    for path in [*folder.glob("*" + TEMPORARY), *folder.glob(TEMPORARY + "*")]:
+        path.unlink(missing_ok=True)
 
 
 class TensorFiles:
