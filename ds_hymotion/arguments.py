@@ -21,7 +21,9 @@ def parse_flags(kind: type[Arguments], arguments: list[str] | None = None) -> Ar
     given = sys.argv[1:] if arguments is None else arguments
     parsed, unknown = parser.parse_args_into_dataclasses(given, return_remaining_strings=True)[:2]
     if unknown:
-        legal = sorted(option for action in parser._actions for option in action.option_strings if option.startswith("--"))
+        legal = sorted(
+            option for action in parser._actions for option in action.option_strings if option.startswith("--")
+        )
         raise UserError(f"unknown flag {unknown[0]}; legal flags: {' '.join(legal)}")
     return parsed
 

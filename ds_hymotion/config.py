@@ -24,13 +24,17 @@ class ModelSection(Section):
 
     preset: str = Field("tiny", description="hy-motion-1.0, hy-motion-1.0-lite or tiny; the sizes below change it")
     feat_dim: int | None = Field(None, ge=8, description="width C of the residual streams; C / num_heads must be even")
-    num_layers: int | None = Field(None, ge=3, description="blocks in all, divisible by 3: a third double, the rest single")
+    num_layers: int | None = Field(
+        None, ge=3, description="blocks in all, divisible by 3: a third double, the rest single"
+    )
     num_heads: int | None = Field(None, ge=1, description="attention heads; must divide feat_dim")
     mlp_ratio: float | None = Field(None, gt=0, description="width of the MLPs over feat_dim")
     ctxt_input_dim: int | None = Field(None, ge=1, description="width of a text token's features")
     vtxt_input_dim: int | None = Field(None, ge=1, description="width of the pooled text vector")
     band_frames: int | None = Field(None, ge=0, description="motion attends to motion within this many frames")
-    text_position: int | None = Field(None, ge=1, description="RoPE position of the first text token; at least max_frames")
+    text_position: int | None = Field(
+        None, ge=1, description="RoPE position of the first text token; at least max_frames"
+    )
     init: Literal["copy_noise", "released"] = Field(
         "copy_noise",
         description="fresh weights: copy_noise (head starts as minus the transposed input projection, for training "
@@ -46,15 +50,20 @@ class DataSection(Section):
     """Clips, buckets and batches."""
 
     bucket_bounds: list[int] = Field(
-        [60, 120, 180, 240, 300], description="lower ends of the frame buckets; the last is the canvas: longer clips are cropped"
+        [60, 120, 180, 240, 300],
+        description="lower ends of the frame buckets; the last is the canvas: longer clips are cropped",
     )
     short: Literal["keep", "pad", "drop"] = Field(
         "keep", description="clips below the first bound: a bucket of their own, part of the first bucket, or left out"
     )
     frames_per_gpu: int = Field(
-        0, ge=0, description="fill a micro-batch up to this many padded frames; 0 = train_micro_batch_size_per_gpu clips"
+        0,
+        ge=0,
+        description="fill a micro-batch up to this many padded frames; 0 = train_micro_batch_size_per_gpu clips",
     )
-    length_jitter: float = Field(5.0, ge=0, description="jitter in frames on the order by length, so that epochs differ")
+    length_jitter: float = Field(
+        5.0, ge=0, description="jitter in frames on the order by length, so that epochs differ"
+    )
     bucket_lr_factors: list[float] = Field(
         [], description="learning-rate factor per bucket, the one below the first bound first; [] = 1 for all"
     )
@@ -94,7 +103,9 @@ class EvaluationSection(Section):
     """Held-out loss."""
 
     eval_steps: int = Field(0, ge=0, description="steps between evaluations; 0 = none")
-    split: Literal["val", "test", "train"] = Field("val", description="which clips; train = training clips, other noise")
+    split: Literal["val", "test", "train"] = Field(
+        "val", description="which clips; train = training clips, other noise"
+    )
     times: list[float] = Field([0.1, 0.3, 0.5, 0.7, 0.9], min_length=1, description="fixed t of the held-out loss")
     max_clips: int = Field(64, ge=1, description="at most so many clips")
 
@@ -102,7 +113,9 @@ class EvaluationSection(Section):
 class TextSection(Section):
     """Where text features come from."""
 
-    encoder: str = Field("hashed", description="name of the feature cache in the corpus: hashed, or one made by prepare.py")
+    encoder: str = Field(
+        "hashed", description="name of the feature cache in the corpus: hashed, or one made by prepare.py"
+    )
 
 
 class HymotionSection(Section):
@@ -217,7 +230,9 @@ def parse_section(section: dict[str, Any], name: str) -> HymotionSection:
             legal = _legal_keys(path[:-1])
             close = difflib.get_close_matches(path[-1], legal, 1)
             hint = f"did you mean {close[0]}? " if close else ""
-            raise UserError(f"{name}: unknown key {key} = {first['input']!r}; {hint}legal keys: {', '.join(legal)}") from None
+            raise UserError(
+                f"{name}: unknown key {key} = {first['input']!r}; {hint}legal keys: {', '.join(legal)}"
+            ) from None
         raise UserError(f"{name}: {key} = {first['input']!r}: {first['msg']}") from None
 
 

@@ -7,13 +7,40 @@ from typing import Any
 
 from ds_hymotion.errors import UserError
 
-TOP_LEVEL = (
-    "train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer zero_optimization "
-    "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer fp16 bf16 data_types gradient_clipping prescale_gradients "
-    "gradient_predivide_factor communication_data_type activation_checkpointing comms_logger flops_profiler "
-    "steps_per_print wall_clock_breakdown memory_breakdown dump_state tensorboard wandb csv_monitor comet "
-    "pipeline checkpoint aio hymotion log_level compile disable_allgather"
-).split()
+TOP_LEVEL = [
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "optimizer",
+    "zero_optimization",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "fp16",
+    "bf16",
+    "data_types",
+    "gradient_clipping",
+    "prescale_gradients",
+    "gradient_predivide_factor",
+    "communication_data_type",
+    "activation_checkpointing",
+    "comms_logger",
+    "flops_profiler",
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "memory_breakdown",
+    "dump_state",
+    "tensorboard",
+    "wandb",
+    "csv_monitor",
+    "comet",
+    "pipeline",
+    "checkpoint",
+    "aio",
+    "hymotion",
+    "log_level",
+    "compile",
+    "disable_allgather",
+]
 
 # Legal in DeepSpeed, wrong or without effect here: the reason and what to use instead.
 REFUSED = {
@@ -30,12 +57,34 @@ REFUSED = {
 }
 
 NESTED = {
-    "pipeline": "stages partition seed_layers activation_checkpoint_interval pipe_partitioned grad_partitioned "
-    "use_reentrant".split(),
+    "pipeline": [
+        "stages",
+        "partition",
+        "seed_layers",
+        "activation_checkpoint_interval",
+        "pipe_partitioned",
+        "grad_partitioned",
+        "use_reentrant",
+    ],
     "optimizer": ["type", "params", "legacy_fusion"],
-    "fp16": "enabled auto_cast loss_scale initial_scale_power loss_scale_window hysteresis consecutive_hysteresis "
-    "min_loss_scale fp16_master_weights_and_grads".split(),
-    "bf16": "enabled check_overflow immediate_grad_update bf16_master_weights_and_grads bf16_optimizer_states".split(),
+    "fp16": [
+        "enabled",
+        "auto_cast",
+        "loss_scale",
+        "initial_scale_power",
+        "loss_scale_window",
+        "hysteresis",
+        "consecutive_hysteresis",
+        "min_loss_scale",
+        "fp16_master_weights_and_grads",
+    ],
+    "bf16": [
+        "enabled",
+        "check_overflow",
+        "immediate_grad_update",
+        "bf16_master_weights_and_grads",
+        "bf16_optimizer_states",
+    ],
     "data_types": ["grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"],
 }
 
@@ -130,6 +179,6 @@ def _batch_triple(config: dict[str, Any], name: str, data_ranks: int) -> dict[st
         if micro * accumulation * data_ranks != total or not total:
             raise UserError(
                 f"{name}: train_batch_size = {total} is not micro-batch {micro} x accumulation {accumulation} x "
-                f"{data_ranks} data ranks = {micro * accumulation * data_ranks}; leave train_batch_size out to derive it"
+                f"{data_ranks} data ranks = {micro * accumulation * data_ranks}; leave train_batch_size out"
             )
     return {**config, **dict(zip(keys, (total, micro, accumulation)))}

@@ -68,7 +68,9 @@ def read_prompts(path: Path, frames: int) -> list[Prompt]:
         count, _, name = rest.partition("#")
         if count.strip() and not count.strip().isdecimal():
             raise UserError(f"{path} line {number}: frames {count.strip()!r} is not a whole number such as 120")
-        prompts.append(Prompt(text.strip(), int(count) if count.strip() else frames, name.strip() or f"{len(prompts):04d}"))
+        prompts.append(
+            Prompt(text.strip(), int(count) if count.strip() else frames, name.strip() or f"{len(prompts):04d}")
+        )
     if not prompts:
         raise UserError(f"{path}: no prompt; give lines such as: a person walks forward#120#walk")
     return prompts
@@ -83,7 +85,9 @@ def checked_prompts(prompts: Sequence[Prompt], longest: int) -> list[Prompt]:
     checked: list[Prompt] = []
     for prompt in prompts:
         if not SHORTEST <= prompt.frames <= longest:
-            raise UserError(f"prompt {prompt.name!r}: {prompt.frames} frames; this network samples {SHORTEST}..{longest}")
+            raise UserError(
+                f"prompt {prompt.name!r}: {prompt.frames} frames; this network samples {SHORTEST}..{longest}"
+            )
         name = re.sub(r"[^\w.-]+", "_", prompt.name).strip(".") or "motion"
         if any(name == other.name for other in checked):
             raise UserError(f"prompt id {name!r} stands twice; give every line its own id")
@@ -113,14 +117,16 @@ def generate_motions(
     config = model.generator.config
     if (encoder.token_dim, encoder.pooled_dim) != (config.ctxt_input_dim, config.vtxt_input_dim):
         raise UserError(
-            f"text encoder {encoder.name}: features of {encoder.token_dim} and {encoder.pooled_dim} values; this network "
+            f"text encoder {encoder.name}: {encoder.token_dim} and {encoder.pooled_dim} values; this network "
             f"expects {config.ctxt_input_dim} and {config.vtxt_input_dim}"
         )
     device = model.generator.null_vtxt_feat.device
     lengths = torch.tensor([prompt.frames for prompt in prompts])
     noise = torch.zeros(len(prompts), int(lengths.max()), config.input_dim)
     for i, prompt in enumerate(prompts):
-        noise[i, : prompt.frames] = sample_noise(settings.seed, 0, "sampling", settings.first + i, 0, prompt.frames, config.input_dim)
+        noise[i, : prompt.frames] = sample_noise(
+            settings.seed, 0, "sampling", settings.first + i, 0, prompt.frames, config.input_dim
+        )
     latent = sample(
         model.generator,
         encoder.encode([prompt.text for prompt in prompts]).to(device, torch.float32),

@@ -69,9 +69,7 @@ def main() -> None:
     encoder = text_encoder(model.provenance.text_encoder, config.ctxt_input_dim, config.vtxt_input_dim)
     if torch.cuda.is_available():
         model.generator.cuda()
-    settings = SamplingSettings(
-        arguments.steps, arguments.method, arguments.guidance, arguments.seed
-    )
+    settings = SamplingSettings(arguments.steps, arguments.method, arguments.guidance, arguments.seed)
     out = Path(arguments.out)
     motions = []
     for start in tqdm(range(0, len(prompts), arguments.batch), desc="sampling", unit="batch"):

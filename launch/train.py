@@ -1,4 +1,4 @@
-"""Train or fine-tune HY-Motion: deepspeed launch/train.py --deepspeed_config FILE --data_dir CORPUS --output_dir RUN."""
+"""Train or fine-tune: deepspeed launch/train.py --deepspeed_config FILE --data_dir CORPUS --output_dir RUN."""
 
 from __future__ import annotations
 

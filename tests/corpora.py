@@ -25,7 +25,9 @@ def wavy_motion(frames: int, seed: int) -> Motion:
     """A smooth motion of no meaning: every joint swings at its own pace, the root drifts."""
     random = np.random.default_rng(seed)
     time = np.arange(frames)[:, None, None] / 30
-    angles = random.normal(0, 0.3, (24, 3)) * np.sin(time * random.uniform(1, 4, (24, 3)) + random.uniform(0, 6, (24, 3)))
+    angles = random.normal(0, 0.3, (24, 3)) * np.sin(
+        time * random.uniform(1, 4, (24, 3)) + random.uniform(0, 6, (24, 3))
+    )
     path = np.cumsum(random.normal(0, 0.002, (frames, 3)), 0)
     rotations = axis_angle_to_matrix(torch.tensor(angles, dtype=torch.float32))
     return Motion(rotations, torch.tensor(path, dtype=torch.float32), 30.0)
@@ -37,7 +39,9 @@ def wavy_corpus(folder: Path, lengths: list[int], **settings: Any) -> Corpus:
     motions.mkdir(parents=True)
     for number, frames in enumerate(lengths):
         write_amass(motions / f"clip{number:03d}.npz", wavy_motion(frames, number))
-        (motions / f"clip{number:03d}.txt").write_text(f"motion number {number} turns {'left' if number % 2 else 'right'}\n")
+        (motions / f"clip{number:03d}.txt").write_text(
+            f"motion number {number} turns {'left' if number % 2 else 'right'}\n"
+        )
     task = Preparation(
         motions, folder / "corpus", split=(1.0, 0.0, 0.0), encode_text="hashed", progress=False, **settings
     )

@@ -30,8 +30,13 @@ TO_Y_UP = np.array([[1.0, 0, 0], [0, 0, 1], [0, -1, 0]])
 
 def smplh(frames: int = 3, width: int = 156) -> dict[str, np.ndarray]:
     values = np.random.default_rng(0).uniform(-0.5, 0.5, (frames, width))
-    return {"poses": values, "trans": np.arange(3 * frames, dtype=float).reshape(frames, 3),
-            "betas": np.linspace(0, 1, 16), "gender": np.array("male"), "mocap_framerate": np.array(120.0)}
+    return {
+        "poses": values,
+        "trans": np.arange(3 * frames, dtype=float).reshape(frames, 3),
+        "betas": np.linspace(0, 1, 16),
+        "gender": np.array("male"),
+        "mocap_framerate": np.array(120.0),
+    }
 
 
 def saved(folder: Path, arrays: dict[str, np.ndarray], name: str = "clip_poses.npz") -> Path:
@@ -102,9 +107,14 @@ def test_plain_smpl_has_its_own_hands(tmp_path):
     assert torch.allclose(clip.motion.rotations[:, 23], matrix(arrays["poses"][:, 69:72]), atol=1e-6)
 
 
-@pytest.mark.parametrize(("stored", "read"), [
-    (np.array(b"female"), "female"), (np.array("Neutral"), "neutral"), (np.array([b"male"]), "male"),
-])
+@pytest.mark.parametrize(
+    ("stored", "read"),
+    [
+        (np.array(b"female"), "female"),
+        (np.array("Neutral"), "neutral"),
+        (np.array([b"male"]), "male"),
+    ],
+)
 def test_gender_is_bytes_or_unicode(tmp_path, stored, read):
     assert read_amass(saved(tmp_path, smplh() | {"gender": stored})).gender == read
 
@@ -112,8 +122,12 @@ def test_gender_is_bytes_or_unicode(tmp_path, stored, read):
 def test_float32_fortran_order_compressed_and_missing_extras(tmp_path):
     arrays = smplh()
     path = tmp_path / "a.npz"
-    np.savez_compressed(path, poses=np.asfortranarray(arrays["poses"].astype(">f4")), trans=arrays["trans"],
-                        mocap_framerate=np.array([120]))
+    np.savez_compressed(
+        path,
+        poses=np.asfortranarray(arrays["poses"].astype(">f4")),
+        trans=arrays["trans"],
+        mocap_framerate=np.array([120]),
+    )
     clip = read_amass(path)
     assert torch.allclose(clip.motion.rotations, read_amass(saved(tmp_path, arrays)).motion.rotations, atol=1e-6)
     assert clip.gender == "neutral" and clip.betas.shape == (0,) and clip.rate == 120.0
@@ -149,37 +163,42 @@ def test_long_axis_angles_mean_the_same_rotation(tmp_path, length):
 
 
 def test_files_without_poses_are_not_motions(tmp_path):
-    for name, arrays in {"shape.npz": {"betas": np.zeros(16), "gender": np.array("male")},
-                         "neutral_stagei.npz": {"markers_latent": np.zeros((3, 3)), "betas": np.zeros(16)},
-                         "male_stageii.npz": {"trans": np.zeros((3, 3)), "mocap_frame_rate": np.array(60.0)}}.items():
+    for name, arrays in {
+        "shape.npz": {"betas": np.zeros(16), "gender": np.array("male")},
+        "neutral_stagei.npz": {"markers_latent": np.zeros((3, 3)), "betas": np.zeros(16)},
+        "male_stageii.npz": {"trans": np.zeros((3, 3)), "mocap_frame_rate": np.array(60.0)},
+    }.items():
         path = saved(tmp_path, arrays, name)
         with pytest.raises(NotAMotion) as caught:
             read_amass(path)
         assert caught.value.reason == "not a motion"
 
 
-@pytest.mark.parametrize(("changes", "reason"), [
-    ({"poses": np.zeros((3, 157))}, "wrong shape of poses"),
-    ({"poses": np.zeros(156)}, "wrong shape of poses"),
-    ({"poses": np.zeros((0, 156)), "trans": np.zeros((0, 3))}, "no frames"),
-    ({"trans": np.zeros((2, 3))}, "wrong shape of trans"),
-    ({"trans": None}, "no trans"),
-    ({"poses": np.full((3, 156), np.nan)}, "NaN or Inf in poses"),
-    ({"trans": np.array([[0, 0, 0], [0, np.inf, 0], [0, 0, 0]])}, "NaN or Inf in trans"),
-    ({"betas": np.array([np.nan])}, "NaN or Inf in betas"),
-    ({"poses": np.full((3, 156), 1e9)}, "absurd values in poses"),
-    ({"trans": np.full((3, 3), 1e30)}, "absurd values in trans"),
-    ({"mocap_framerate": np.array(0.0)}, "fps 0.0 is not in 1..1000"),
-    ({"mocap_framerate": np.array(-120.0)}, "fps -120.0 is not in 1..1000"),
-    ({"mocap_framerate": np.array(1e6)}, "fps 1000000.0 is not in 1..1000"),
-    ({"mocap_framerate": np.array(np.nan)}, "NaN or Inf in mocap_framerate"),
-    ({"mocap_framerate": np.array([60.0, 120.0])}, "frame rate is not one number"),
-    ({"mocap_framerate": None}, "no frame rate"),
-    ({"poses": np.array([["a"] * 156] * 3)}, "poses is not numeric"),
-    ({"gender": np.array(3)}, "gender is not a string"),
-    ({"poses": None, "pose_body": np.zeros((3, 63))}, "no root_orient"),
-    ({"poses": None, "pose_body": np.zeros((3, 63)), "root_orient": np.zeros((2, 3))}, "wrong shape of pose_body"),
-])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"poses": np.zeros((3, 157))}, "wrong shape of poses"),
+        ({"poses": np.zeros(156)}, "wrong shape of poses"),
+        ({"poses": np.zeros((0, 156)), "trans": np.zeros((0, 3))}, "no frames"),
+        ({"trans": np.zeros((2, 3))}, "wrong shape of trans"),
+        ({"trans": None}, "no trans"),
+        ({"poses": np.full((3, 156), np.nan)}, "NaN or Inf in poses"),
+        ({"trans": np.array([[0, 0, 0], [0, np.inf, 0], [0, 0, 0]])}, "NaN or Inf in trans"),
+        ({"betas": np.array([np.nan])}, "NaN or Inf in betas"),
+        ({"poses": np.full((3, 156), 1e9)}, "absurd values in poses"),
+        ({"trans": np.full((3, 3), 1e30)}, "absurd values in trans"),
+        ({"mocap_framerate": np.array(0.0)}, "fps 0.0 is not in 1..1000"),
+        ({"mocap_framerate": np.array(-120.0)}, "fps -120.0 is not in 1..1000"),
+        ({"mocap_framerate": np.array(1e6)}, "fps 1000000.0 is not in 1..1000"),
+        ({"mocap_framerate": np.array(np.nan)}, "NaN or Inf in mocap_framerate"),
+        ({"mocap_framerate": np.array([60.0, 120.0])}, "frame rate is not one number"),
+        ({"mocap_framerate": None}, "no frame rate"),
+        ({"poses": np.array([["a"] * 156] * 3)}, "poses is not numeric"),
+        ({"gender": np.array(3)}, "gender is not a string"),
+        ({"poses": None, "pose_body": np.zeros((3, 63))}, "no root_orient"),
+        ({"poses": None, "pose_body": np.zeros((3, 63)), "root_orient": np.zeros((2, 3))}, "wrong shape of pose_body"),
+    ],
+)
 def test_refusals(tmp_path, changes, reason):
     arrays = {name: array for name, array in (smplh() | changes).items() if array is not None}
     assert reason_of(saved(tmp_path, arrays)) == reason
@@ -252,8 +271,10 @@ def test_header_sizes_are_checked_before_anything_is_allocated(tmp_path, monkeyp
     monkeypatch.setattr(np, "frombuffer", lambda *_: pytest.fail("allocated"))
     path = tmp_path / "a.npz"
     claim = "{{'descr': '<f8', 'fortran_order': False, 'shape': {}, }}"
-    assert reason_of(with_header(path, claim.format("(1000000000, 156)"), bytes(800))) == \
-        "array size does not match its header"
+    assert (
+        reason_of(with_header(path, claim.format("(1000000000, 156)"), bytes(800)))
+        == "array size does not match its header"
+    )
     assert reason_of(with_header(path, claim.format("(9, 156)"), bytes(800))) == "array size does not match its header"
     assert reason_of(with_header(path, claim.format("(-1, 156)"), b"")) == "damaged array header"
     assert reason_of(with_header(path, "{'descr': '<f8'", b"")) == "damaged array header"
@@ -310,9 +331,13 @@ def test_velocity_outliers_name_the_jump():
     assert velocity_outliers(motion.crop(0, 1)) == []
 
 
-@pytest.mark.parametrize(("name", "frames", "gender", "rate"), [
-    ("dmpl_sample_poses.npz", 235, "female", 120.00004577636719), ("amass_sample_poses.npz", 601, "male", 120.0),
-])
+@pytest.mark.parametrize(
+    ("name", "frames", "gender", "rate"),
+    [
+        ("dmpl_sample_poses.npz", 235, "female", 120.00004577636719),
+        ("amass_sample_poses.npz", 601, "male", 120.0),
+    ],
+)
 def test_genuine_recordings(shared, name, frames, gender, rate):
     clip = read_amass(shared / "samples" / "amass" / name)
     assert (clip.motion.frames, clip.gender, clip.rate) == (frames, gender, rate)

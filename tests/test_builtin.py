@@ -217,8 +217,9 @@ def test_arms_swing_against_the_legs(clips):
         assert float(torch.corrcoef(torch.stack(list(swing.values())))[0, 1]) < -0.7
 
 
-@pytest.mark.parametrize("action, name", [("GESTURE", "wave"), ("GESTURE", "point"), ("MANIPULATION", "reach"),
-                                          ("MANIPULATION", "throw")])
+@pytest.mark.parametrize(
+    "action, name", [("GESTURE", "wave"), ("GESTURE", "point"), ("MANIPULATION", "reach"), ("MANIPULATION", "throw")]
+)
 def test_the_named_hand_moves(action: str, name: str):
     sides = set()
     for seed in range(10):
@@ -269,8 +270,15 @@ def test_postures_and_transitions_have_their_heights():
     for seed in range(4):
         height = {
             name: joint(generate_clip(action, seed, 75, name), "pelvis")[:, UP]
-            for action, name in [("POSTURE", "stand"), ("POSTURE", "sit"), ("POSTURE", "lie"), ("POSTURE", "crouch"),
-                                 ("TRANSITION", "sit_down"), ("TRANSITION", "stand_up"), ("TRANSITION", "kneel_down")]
+            for action, name in [
+                ("POSTURE", "stand"),
+                ("POSTURE", "sit"),
+                ("POSTURE", "lie"),
+                ("POSTURE", "crouch"),
+                ("TRANSITION", "sit_down"),
+                ("TRANSITION", "stand_up"),
+                ("TRANSITION", "kneel_down"),
+            ]
         }
         assert height["stand"].min() > 0.85 and height["lie"].max() < 0.25 and height["crouch"].max() < 0.6
         assert height["sit"].max() < 0.65

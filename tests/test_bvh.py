@@ -48,16 +48,24 @@ Frame Time: .0083333
 5 90 1 90 0 0 0 90 0 7
 """
 SAMPLES = {
-    "cmu_12_01_walk.bvh": (524, 31, 120.0), "neutral_01_000.bvh": (327, 31, 120.0), "example.bvh": (278, 31, 120.0),
-    "smpl24_25joints.bvh": (250, 25, 24.0), "dataset-1_walk_normal_001.bvh": (195, 22, 30.0),
+    "cmu_12_01_walk.bvh": (524, 31, 120.0),
+    "neutral_01_000.bvh": (327, 31, 120.0),
+    "example.bvh": (278, 31, 120.0),
+    "smpl24_25joints.bvh": (250, 25, 24.0),
+    "dataset-1_walk_normal_001.bvh": (195, 22, 30.0),
     "dataset-2_wave-right-hand_normal_001.bvh": (187, 22, 30.0),
 }
 
 
 def turn(axis: str, degrees: float) -> np.ndarray:
     c, s = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
-    return np.array({"X": [[1, 0, 0], [0, c, -s], [0, s, c]], "Y": [[c, 0, s], [0, 1, 0], [-s, 0, c]],
-                     "Z": [[c, -s, 0], [s, c, 0], [0, 0, 1]]}[axis])
+    return np.array(
+        {
+            "X": [[1, 0, 0], [0, c, -s], [0, s, c]],
+            "Y": [[c, 0, s], [0, 1, 0], [-s, 0, c]],
+            "Z": [[c, -s, 0], [s, c, 0], [0, 0, 1]],
+        }[axis]
+    )
 
 
 def joints_by_the_public_reader(text: str, frames: list[int]) -> tuple[list[str], np.ndarray]:
@@ -69,8 +77,11 @@ def joints_by_the_public_reader(text: str, frames: list[int]) -> tuple[list[str]
         rotations: list[np.ndarray] = []
         for joint, name in enumerate(names):
             place, rotation = np.array(file.joint_offset(name)), np.eye(3)
-            for channel, value in zip(file.joint_channels(name),
-                                      file.frame_joint_channels(frame, name, file.joint_channels(name)), strict=True):
+            for channel, value in zip(
+                file.joint_channels(name),
+                file.frame_joint_channels(frame, name, file.joint_channels(name)),
+                strict=True,
+            ):
                 if channel.endswith("position"):
                     place["XYZ".index(channel[0])] = value
                 else:
@@ -113,12 +124,25 @@ def test_channels_turn_in_the_order_of_the_file(order):
     assert np.allclose(parse_bvh(text.encode(), "a").rotations[1, 1].numpy(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("\n", "\r\n"), ("\n", "\n\n"), ("\n", "\r"), ("\t", "    "), ("\n{", " {"), ("Frames:\t2", "Frames: 2"),
-    ("Frames:\t2", "FRAMES : 2 "), ("End Site", "End site"), ("HIERARCHY", "\ufeffHIERARCHY"),
-    (".0083333", "8.3333e-3"), ("Frame Time:", "Frame Time:\t"), ("7\n", "7 \t\n"), ("Zrotation", "ZROTATION"),
-    ("\t}\n}", "\t} }"),
-])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("\n", "\r\n"),
+        ("\n", "\n\n"),
+        ("\n", "\r"),
+        ("\t", "    "),
+        ("\n{", " {"),
+        ("Frames:\t2", "Frames: 2"),
+        ("Frames:\t2", "FRAMES : 2 "),
+        ("End Site", "End site"),
+        ("HIERARCHY", "\ufeffHIERARCHY"),
+        (".0083333", "8.3333e-3"),
+        ("Frame Time:", "Frame Time:\t"),
+        ("7\n", "7 \t\n"),
+        ("Zrotation", "ZROTATION"),
+        ("\t}\n}", "\t} }"),
+    ],
+)
 def test_spellings_in_the_wild(old, new):
     assert old in SMALL
     plain, spelled = parse_bvh(SMALL.encode(), "a"), parse_bvh(SMALL.replace(old, new).encode(), "b")
@@ -132,41 +156,52 @@ def test_names_with_spaces_prefixes_and_other_alphabets():
     assert parse_bvh(text.encode("latin-1"), "a").names[2] == "Schwänzchen"
 
 
-@pytest.mark.parametrize(("seconds", "fps"), [
-    ("0.0333333", 30.0), ("0.008333", 120.0), ("0.041667", 24.0), ("0.0166667", 60.0), ("0.01", 100.0),
-    ("0.0333667", 1 / 0.0333667), ("0.04004", 1 / 0.04004),
-])
+@pytest.mark.parametrize(
+    ("seconds", "fps"),
+    [
+        ("0.0333333", 30.0),
+        ("0.008333", 120.0),
+        ("0.041667", 24.0),
+        ("0.0166667", 60.0),
+        ("0.01", 100.0),
+        ("0.0333667", 1 / 0.0333667),
+        ("0.04004", 1 / 0.04004),
+    ],
+)
 def test_rates_are_whole_where_rounding_explains_it(seconds, fps):
     assert parse_bvh(SMALL.replace(".0083333", seconds).encode(), "a").fps == fps
 
 
-@pytest.mark.parametrize(("old", "new", "line", "reason"), [
-    ("HIERARCHY\n", "", 1, "not a BVH file"),
-    ("ROOT Model:Hips", "ROOT", 2, "damaged hierarchy"),
-    ("ROOT Model:Hips", "JOINT Model:Hips", 2, "damaged hierarchy"),
-    ("ROOT Model:Hips\n{", "ROOT Model:Hips", 3, "damaged hierarchy"),
-    ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2.0", 4, "damaged hierarchy"),
-    ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2.0 nan", 4, "NaN, Inf or absurd number"),
-    ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2,5 3.0", 4, "not a number"),
-    ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2.0 1e300", 4, "NaN, Inf or absurd number"),
-    ("CHANNELS 3", "CHANNELS 4", 9, "damaged channels"),
-    ("CHANNELS 3 Yrotation", "CHANNELS 3 Wrotation", 9, "damaged channels"),
-    ("CHANNELS 3 Yrotation", "CHANNELS 3 Xrotation", 9, "damaged channels"),
-    ("\t\tOFFSET 0 0 -4\n", "", 18, "damaged hierarchy"),
-    ("\t}\n}\nMOTION", "\t}\nMOTION", 20, "damaged hierarchy"),
-    ("}\nMOTION", "}\n}\nMOTION", 21, "damaged hierarchy"),
-    ("}\nMOTION", "}\nROOT Second\n{", 21, "damaged hierarchy"),
-    ("Frames:\t2", "Frames: two", 22, "damaged motion header"),
-    ("Frames:\t2", "Frames: 0", 22, "damaged motion header"),
-    ("Frame Time: .0083333", "Frame Time:", 23, "damaged motion header"),
-    (".0083333", "0", 23, "absurd frame time"),
-    (".0083333", "-0.1", 23, "absurd frame time"),
-    ("5 90 1 90 0 0 0 90 0 7\n", "", 24, "fewer frames than stated"),
-    ("5 90 1 90 0 0 0 90 0 7\n", "5 90 1 90 0 0", 25, "wrong number of values"),
-    ("5 90 1", "5 nan 1", 25, "NaN, Inf or absurd number"),
-    ("5 90 1", "5 9x 1", 25, "not a number"),
-    ("Frames:\t2", "Frames:\t1", 25, "more frames than stated"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "line", "reason"),
+    [
+        ("HIERARCHY\n", "", 1, "not a BVH file"),
+        ("ROOT Model:Hips", "ROOT", 2, "damaged hierarchy"),
+        ("ROOT Model:Hips", "JOINT Model:Hips", 2, "damaged hierarchy"),
+        ("ROOT Model:Hips\n{", "ROOT Model:Hips", 3, "damaged hierarchy"),
+        ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2.0", 4, "damaged hierarchy"),
+        ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2.0 nan", 4, "NaN, Inf or absurd number"),
+        ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2,5 3.0", 4, "not a number"),
+        ("OFFSET 1.0 2.0 3.0", "OFFSET 1.0 2.0 1e300", 4, "NaN, Inf or absurd number"),
+        ("CHANNELS 3", "CHANNELS 4", 9, "damaged channels"),
+        ("CHANNELS 3 Yrotation", "CHANNELS 3 Wrotation", 9, "damaged channels"),
+        ("CHANNELS 3 Yrotation", "CHANNELS 3 Xrotation", 9, "damaged channels"),
+        ("\t\tOFFSET 0 0 -4\n", "", 18, "damaged hierarchy"),
+        ("\t}\n}\nMOTION", "\t}\nMOTION", 20, "damaged hierarchy"),
+        ("}\nMOTION", "}\n}\nMOTION", 21, "damaged hierarchy"),
+        ("}\nMOTION", "}\nROOT Second\n{", 21, "damaged hierarchy"),
+        ("Frames:\t2", "Frames: two", 22, "damaged motion header"),
+        ("Frames:\t2", "Frames: 0", 22, "damaged motion header"),
+        ("Frame Time: .0083333", "Frame Time:", 23, "damaged motion header"),
+        (".0083333", "0", 23, "absurd frame time"),
+        (".0083333", "-0.1", 23, "absurd frame time"),
+        ("5 90 1 90 0 0 0 90 0 7\n", "", 24, "fewer frames than stated"),
+        ("5 90 1 90 0 0 0 90 0 7\n", "5 90 1 90 0 0", 25, "wrong number of values"),
+        ("5 90 1", "5 nan 1", 25, "NaN, Inf or absurd number"),
+        ("5 90 1", "5 9x 1", 25, "not a number"),
+        ("Frames:\t2", "Frames:\t1", 25, "more frames than stated"),
+    ],
+)
 def test_damage_is_refused_with_its_line(old, new, line, reason):
     assert SMALL.count(old) == 1
     with pytest.raises(FormatError) as caught:
@@ -224,8 +259,14 @@ def test_the_public_reader_finds_the_same_joints(tmp_path, units):
 def test_layout_for_readers_that_refuse_position_channels_below_the_root(tmp_path):
     write_bvh(tmp_path / "a.bvh", some_motion())
     file = Bvh((tmp_path / "a.bvh").read_text())
-    assert file.joint_channels("pelvis") == ["Xposition", "Yposition", "Zposition", "Zrotation", "Xrotation",
-                                             "Yrotation"]
+    assert file.joint_channels("pelvis") == [
+        "Xposition",
+        "Yposition",
+        "Zposition",
+        "Zrotation",
+        "Xrotation",
+        "Yrotation",
+    ]
     assert all(file.joint_channels(name) == ["Zrotation", "Xrotation", "Yrotation"] for name in smpl24().names[1:])
     assert file.joint_offset("pelvis") == (0.0, 0.0, 0.0)
     assert file.joint_offset("left_knee") == pytest.approx((3.4, -37.5, -0.4))
@@ -298,9 +339,30 @@ def test_arbitrary_bytes_raise_only_user_errors(data):
             parse_bvh(content, "a.bvh")
 
 
-pieces = st.sampled_from(["HIERARCHY", "ROOT a", "JOINT b", "End Site", "{", "}", "OFFSET 0 1 0", "OFFSET", "CHANNELS",
-                          "CHANNELS 1 Xrotation", "CHANNELS 0", "MOTION", "Frames: 1", "Frames:", "Frame Time: 0.1",
-                          "1", "2 3", "-inf", "\x00", "MOTION {"])
+pieces = st.sampled_from(
+    [
+        "HIERARCHY",
+        "ROOT a",
+        "JOINT b",
+        "End Site",
+        "{",
+        "}",
+        "OFFSET 0 1 0",
+        "OFFSET",
+        "CHANNELS",
+        "CHANNELS 1 Xrotation",
+        "CHANNELS 0",
+        "MOTION",
+        "Frames: 1",
+        "Frames:",
+        "Frame Time: 0.1",
+        "1",
+        "2 3",
+        "-inf",
+        "\x00",
+        "MOTION {",
+    ]
+)
 
 
 @settings(deadline=None, max_examples=500)

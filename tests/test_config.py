@@ -95,7 +95,9 @@ def test_unreadable_files(tmp_path: Path, content: str | bytes, word: str) -> No
 
 
 def test_flags() -> None:
-    given = "--deepspeed --deepspeed_config a.json --data_dir C --output_dir R --local_rank=1 --learning_rate 1e-5 --resume"
+    given = (
+        "--deepspeed --deepspeed_config a.json --data_dir C --output_dir R --local_rank=1 --learning_rate 1e-5 --resume"
+    )
     arguments = parse_flags(TrainArguments, given.split())
     assert arguments.deepspeed and arguments.resume == "auto"
     assert arguments.overrides()["optimizer.params.lr"] == 1e-5

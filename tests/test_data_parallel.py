@@ -39,9 +39,7 @@ def test_two_ranks_have_the_gradients_of_one(
     settings = run_settings(weights, optimizer=SGD, hymotion__training__max_steps=1, zero_optimization={"stage": stage})
     alone, together = compare(ranks, 2, corpus, tmp_path, settings)
     start = load_weights(weights)[0]
-    one, two = (
-        {name: start[name] - value for name, value in final_weights(run).items()} for run in (alone, together)
-    )
+    one, two = ({name: start[name] - value for name, value in final_weights(run).items()} for run in (alone, together))
     zeros = {name for name, gradient in one.items() if gradient.abs().max() < 1e-8}
     assert all(name.endswith("self_attn_k_norm.bias") for name in zeros), "softmax does not see a constant on all keys"
     assert max(float(gradient.abs().max()) for gradient in one.values()) > 1e-3

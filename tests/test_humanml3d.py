@@ -43,8 +43,16 @@ WINDOWS = [
     # head 20, stride 6: 21·6, 221·6
     ("000044", "./pose_data/MPI_Limits/03099/op3_poses.npy", 1, 201, 120.0, 1400, 126, 1326),
     # head 10, stride 6: 10·6, 115·6
-    ("000027", "./pose_data/Transitions_mocap/mazen_c3d/punchkarate_jumpingtwist360_poses.npy", 0, 105, 120.0, 700,
-     60, 690),
+    (
+        "000027",
+        "./pose_data/Transitions_mocap/mazen_c3d/punchkarate_jumpingtwist360_poses.npy",
+        0,
+        105,
+        120.0,
+        700,
+        60,
+        690,
+    ),
     # stride int(12.5) = 12: 0·12, 85·12
     ("000034", "./pose_data/ACCAD/Female1Running_c3d/C19 -  run to hop to walk_poses.npy", 0, 85, 250.0, 1100, 0, 1020),
     # stride 6: 516·6, 716·6
@@ -117,20 +125,24 @@ def test_recording_is_the_path_below_pose_data():
 
 
 def test_index_problems_are_named_and_the_rest_is_kept():
-    table = (b"\xef\xbb\xbf,source_path,start_frame,end_frame,new_name,note\r\n"
-             b'0,"./pose_data/a, b/c.npy",0,10,000000.npy,x\r\n'
-             b"\r\n"
-             b"1,./pose_data/a.npy,zero,10,000001.npy,x\r\n"
-             b"2,./pose_data/a.npy,5\r\n"
-             b"3,./pose_data/a.npy,-3,10,000003.npy,x\r\n"
-             b"4,./pose_data/a.npy,3,-2,000004.npy,x\r\n"
-             b"5,,3,9,000005.npy,x\r\n"
-             b"6,../../etc/a.npy,3,9,000006.npy,x\r\n"
-             b"7,./pose_data/a.npy,3,9,../000007.npy,x\r\n"
-             b"8,./pose_data/a.npy,3,9,000008,x")
+    table = (
+        b"\xef\xbb\xbf,source_path,start_frame,end_frame,new_name,note\r\n"
+        b'0,"./pose_data/a, b/c.npy",0,10,000000.npy,x\r\n'
+        b"\r\n"
+        b"1,./pose_data/a.npy,zero,10,000001.npy,x\r\n"
+        b"2,./pose_data/a.npy,5\r\n"
+        b"3,./pose_data/a.npy,-3,10,000003.npy,x\r\n"
+        b"4,./pose_data/a.npy,3,-2,000004.npy,x\r\n"
+        b"5,,3,9,000005.npy,x\r\n"
+        b"6,../../etc/a.npy,3,9,000006.npy,x\r\n"
+        b"7,./pose_data/a.npy,3,9,../000007.npy,x\r\n"
+        b"8,./pose_data/a.npy,3,9,000008,x"
+    )
     rows = parse_index(table, "index.csv")
-    assert list(rows) == [IndexRow("./pose_data/a, b/c.npy", 0, 10, "000000"),
-                          IndexRow("./pose_data/a.npy", 3, 9, "000008")]
+    assert list(rows) == [
+        IndexRow("./pose_data/a, b/c.npy", 0, 10, "000000"),
+        IndexRow("./pose_data/a.npy", 3, 9, "000008"),
+    ]
     assert [problem.split(":")[0] for problem in rows.problems] == [f"index.csv line {n}" for n in range(4, 11)]
     assert "'zero'" in rows.problems[0]
 
@@ -156,28 +168,43 @@ def test_genuine_captions(shared):
     assert len(captions) == 3 and captions.problems == []
 
 
-@pytest.mark.parametrize(("line", "caption"), [
-    ("a man walks.#a/DET man/NOUN walk/VERB#0.0#0.0", Caption("a man walks.", 0, 0, "a/DET man/NOUN walk/VERB")),
-    ("sits#sit/VERB#2.5#6.0\r", Caption("sits", 2.5, 6.0, "sit/VERB")),
-    ("sits#sit/VERB#nan#nan", Caption("sits", 0, 0, "sit/VERB")),
-    ("sits#sit/VERB#NaN#4", Caption("sits", 0, 4.0, "sit/VERB")),
-    ("a “quick” turn – it’s left#turn/NOUN#0#0", Caption("a “quick” turn – it’s left", 0, 0, "turn/NOUN")),
-    ("man # walks#man/NOUN #/SYM walk/VERB#0.0#0.0", Caption("man # walks", 0, 0, "man/NOUN #/SYM walk/VERB")),
-    ("#1 walks#walk/VERB#0.0#0.0", Caption("#1 walks", 0, 0, "walk/VERB")),
-    ("walks##0.0#0.0", Caption("walks")),
-    ("walks#walk/VERB#0.0#0.0#", Caption("walks", 0, 0, "walk/VERB")),
-    ("walks#some tokens of another kind#0.0#0.0", Caption("walks", 0, 0, "some tokens of another kind")),
-    ("  walks  # walk/VERB # 1e0 # 2. ", Caption("walks", 1.0, 2.0, "walk/VERB")),
-])
+@pytest.mark.parametrize(
+    ("line", "caption"),
+    [
+        ("a man walks.#a/DET man/NOUN walk/VERB#0.0#0.0", Caption("a man walks.", 0, 0, "a/DET man/NOUN walk/VERB")),
+        ("sits#sit/VERB#2.5#6.0\r", Caption("sits", 2.5, 6.0, "sit/VERB")),
+        ("sits#sit/VERB#nan#nan", Caption("sits", 0, 0, "sit/VERB")),
+        ("sits#sit/VERB#NaN#4", Caption("sits", 0, 4.0, "sit/VERB")),
+        ("a “quick” turn – it’s left#turn/NOUN#0#0", Caption("a “quick” turn – it’s left", 0, 0, "turn/NOUN")),
+        ("man # walks#man/NOUN #/SYM walk/VERB#0.0#0.0", Caption("man # walks", 0, 0, "man/NOUN #/SYM walk/VERB")),
+        ("#1 walks#walk/VERB#0.0#0.0", Caption("#1 walks", 0, 0, "walk/VERB")),
+        ("walks##0.0#0.0", Caption("walks")),
+        ("walks#walk/VERB#0.0#0.0#", Caption("walks", 0, 0, "walk/VERB")),
+        ("walks#some tokens of another kind#0.0#0.0", Caption("walks", 0, 0, "some tokens of another kind")),
+        ("  walks  # walk/VERB # 1e0 # 2. ", Caption("walks", 1.0, 2.0, "walk/VERB")),
+    ],
+)
 def test_caption_lines(line, caption):
     parsed = parse_texts(line.encode(), "a.txt")
     assert list(parsed) == [caption] and parsed.problems == []
 
 
-@pytest.mark.parametrize("line", [
-    "only a caption", "a#b", "a#b#c#d", "a#b#1.0", "#a/DET#0.0#0.0", "walks#0.0#0.0", "a#b/X#3.0#2.0", "a#b/X#-1#2",
-    "a#b/X#inf#2", "a#b/X#0#1e999", "a#b/X#2#nan",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "only a caption",
+        "a#b",
+        "a#b#c#d",
+        "a#b#1.0",
+        "#a/DET#0.0#0.0",
+        "walks#0.0#0.0",
+        "a#b/X#3.0#2.0",
+        "a#b/X#-1#2",
+        "a#b/X#inf#2",
+        "a#b/X#0#1e999",
+        "a#b/X#2#nan",
+    ],
+)
 def test_malformed_lines_are_reported_and_the_rest_kept(line):
     parsed = parse_texts(f"\nfirst#a/X#0#0\n{line}\n\n\nlast#b/X#0#0".encode(), "000001.txt")
     assert [caption.text for caption in parsed] == ["first", "last"]
@@ -210,11 +237,23 @@ tags = st.tuples(st.from_regex(r"[a-z]{1,5}|#", fullmatch=True), st.sampled_from
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.lists(words, min_size=1, max_size=4), st.lists(tags.map("/".join), max_size=3),
-                          st.floats(0, 100), st.floats(0.01, 100)), max_size=4), st.booleans())
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(words, min_size=1, max_size=4),
+            st.lists(tags.map("/".join), max_size=3),
+            st.floats(0, 100),
+            st.floats(0.01, 100),
+        ),
+        max_size=4,
+    ),
+    st.booleans(),
+)
 def test_captions_written_and_read(tmp_path_factory, rows, whole):
-    captions = [Caption(" ".join(text), *((0.0, 0.0) if whole else (start, start + span)), " ".join(tokens))
-                for text, tokens, start, span in rows]
+    captions = [
+        Caption(" ".join(text), *((0.0, 0.0) if whole else (start, start + span)), " ".join(tokens))
+        for text, tokens, start, span in rows
+    ]
     path = tmp_path_factory.mktemp("texts") / "a.txt"
     write_texts(path, captions)
     again = read_texts(path)
@@ -230,8 +269,14 @@ def test_captions_of_arbitrary_bytes(data):
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.one_of(st.binary(max_size=200), st.text('ab,."/\n\r01-', max_size=80).map(
-    lambda text: b"source_path,start_frame,end_frame,new_name\n" + text.encode())))
+@given(
+    st.one_of(
+        st.binary(max_size=200),
+        st.text('ab,."/\n\r01-', max_size=80).map(
+            lambda text: b"source_path,start_frame,end_frame,new_name\n" + text.encode()
+        ),
+    )
+)
 def test_index_of_arbitrary_bytes_raises_only_user_errors(data):
     try:
         rows = parse_index(data, "index.csv")

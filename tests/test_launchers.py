@@ -31,7 +31,9 @@ def flags(corpus: Corpus, config: Path, run: Path, steps: int) -> list[str]:
 def test_three_launchers_and_a_signal(corpus: Corpus, tmp_path: Path) -> None:
     config = tmp_path / "run.json"
     monitor = {"enabled": True, "output_path": str(tmp_path / "monitor"), "job_name": "run"}
-    config.write_text(json.dumps(run_settings(zero_optimization={"stage": 1}, csv_monitor=monitor, tensorboard=monitor)))
+    config.write_text(
+        json.dumps(run_settings(zero_optimization={"stage": 1}, csv_monitor=monitor, tensorboard=monitor))
+    )
 
     done = run_command([sys.executable, *flags(corpus, config, tmp_path / "python", 3)], tmp_path)
     assert done.returncode == 0, done.stderr

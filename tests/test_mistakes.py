@@ -49,7 +49,9 @@ def test_training_flags(
     config.write_text(json.dumps(run_settings(hymotion__model={"preset": "tiny"})))
     (tmp_path / "empty").mkdir()
     flags = {"--deepspeed_config": str(config), "--data_dir": str(corpus.folder), "--output_dir": str(tmp_path / "run")}
-    arguments = [part for pair in flags.items() for part in pair] + change.replace("EMPTY", str(tmp_path / "empty")).split()
+    arguments = [part for pair in flags.items() for part in pair] + change.replace(
+        "EMPTY", str(tmp_path / "empty")
+    ).split()
     assert run_here("train.py", arguments, monkeypatch) == 2
     message = capsys.readouterr().err.strip()
     assert "\n" not in message and message.startswith("error: ")
@@ -64,7 +66,14 @@ def test_an_existing_run_is_not_overwritten(
     config = tmp_path / "run.json"
     config.write_text(json.dumps(run_settings()))
     (tmp_path / "run" / "checkpoints" / "step-00000001").mkdir(parents=True)
-    arguments = ["--deepspeed_config", str(config), "--data_dir", str(corpus.folder), "--output_dir", str(tmp_path / "run")]
+    arguments = [
+        "--deepspeed_config",
+        str(config),
+        "--data_dir",
+        str(corpus.folder),
+        "--output_dir",
+        str(tmp_path / "run"),
+    ]
     assert run_here("train.py", arguments, monkeypatch) == 2
     assert "holds checkpoints; continue with --resume" in capsys.readouterr().err
 
@@ -91,7 +100,18 @@ def test_sampling_flags(
 
 
 def test_a_mistake_ends_the_process_with_code_2_and_no_traceback(tmp_path: Path) -> None:
-    done = run_command([sys.executable, "launch/train.py", "--deepspeed_config", "none.json", "--data_dir", "x",
-                        "--output_dir", str(tmp_path / "run")], tmp_path)
+    done = run_command(
+        [
+            sys.executable,
+            "launch/train.py",
+            "--deepspeed_config",
+            "none.json",
+            "--data_dir",
+            "x",
+            "--output_dir",
+            str(tmp_path / "run"),
+        ],
+        tmp_path,
+    )
     assert done.returncode == 2
     assert "Traceback" not in done.stderr and "none.json: no such file" in done.stderr

@@ -16,7 +16,11 @@ from ds_hymotion.errors import UserError
 
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=60)
 LAYOUTS = st.builds(
-    Layout, ranks=st.integers(1, 5), accumulation=st.integers(1, 3), clips=st.integers(1, 4), frames=st.sampled_from([0, 600])
+    Layout,
+    ranks=st.integers(1, 5),
+    accumulation=st.integers(1, 3),
+    clips=st.integers(1, 4),
+    frames=st.sampled_from([0, 600]),
 )
 
 

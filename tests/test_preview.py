@@ -103,7 +103,7 @@ def test_the_caption_is_drawn_and_long_ones_end_in_an_ellipsis():
     lines = preview._wrapped("word " * 200, font, 200)
     assert len(lines) == 2 and lines[1].endswith("…") and all(font.getlength(line) <= 200 for line in lines)
     assert preview._wrapped("two words", font, 200) == ["two words"]
-    assert "".join(preview._wrapped("字" * 20, font, 200)) .startswith("字字")
+    assert "".join(preview._wrapped("字" * 20, font, 200)).startswith("字字")
     assert preview._wrapped("", font, 200) == []
 
 

@@ -47,9 +47,7 @@ def test_twenty_and_twenty_steps_are_forty(
         assert all(torch.equal(a[name], b[name]) for name in a), kind
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    ranks: RankPool, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
     settings = run_settings(hymotion__training__save_steps=1, hymotion__training__max_steps=3)
     ranks.run(1, train, settings, corpus.folder, tmp_path)
     older, newer = checkpoint_folders(tmp_path)
@@ -78,7 +76,12 @@ def test_the_log_holds_parts_that_add_up(ranks: RankPool, corpus: Corpus, tmp_pa
     settings = run_settings(hymotion__evaluation={"eval_steps": 1, "split": "train", "times": [0.5, 0.9]})
     ranks.run(1, train, settings, corpus.folder, tmp_path)
     entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [(entry["step"], entry["kind"]) for entry in entries] == [(1, "train"), (1, "eval"), (2, "train"), (2, "eval")]
+    assert [(entry["step"], entry["kind"]) for entry in entries] == [
+        (1, "train"),
+        (1, "eval"),
+        (2, "train"),
+        (2, "eval"),
+    ]
     channels = {"loss_fm_joint_hip_knee": 4 * 9 + 3, "loss_fm_joint_others": 20 * 9}
     weighted = sum(entries[0][name] * count for name, count in channels.items()) / 219
     assert weighted == pytest.approx(entries[0]["loss"], rel=1e-6)

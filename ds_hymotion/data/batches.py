@@ -11,6 +11,7 @@ from ds_hymotion.data.corpus import Corpus, Sample
 from ds_hymotion.data.plan import Row
 from ds_hymotion.errors import UserError
 from ds_hymotion.motion.statistics import normalise
+from ds_hymotion.motion.transforms import face_forward
 from ds_hymotion.randomness import generator, sample_noise
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.encoder import TextFeatures
@@ -107,7 +108,14 @@ class BatchMaker:
         return self._assemble(0, rows, padded, [time] * len(rows), [False] * len(rows), self.seed, "held-out ")
 
     def _assemble(
-        self, epoch: int, rows: Sequence[Row], padded: int, times: list[float], drops: list[bool], seed: int, use: str = ""
+        self,
+        epoch: int,
+        rows: Sequence[Row],
+        padded: int,
+        times: list[float],
+        drops: list[bool],
+        seed: int,
+        use: str = "",
     ) -> Batch:
         channels = self.corpus.representation.channels
         motion = torch.zeros(len(rows), padded, channels)
@@ -149,13 +157,23 @@ class BatchMaker:
         extra = len(features) - self.canvas
         if extra > 0:
             draw = torch.randint(extra + 1, (), generator=generator(self.seed, use + "crop", epoch, sample.id))
-            features = features[int(draw) : int(draw) + self.canvas]
+            features = self._window(features, int(draw))
         return normalise(features, self.mean, self.std)
+
+    def _window(self, features: torch.Tensor, start: int) -> torch.Tensor:
+        """The canvas from frame ``start`` on, moved to the origin and turned to +Z as every prepared clip is."""
+        representation, fps = self.corpus.representation, self.corpus.fps
+        if start == 0:
+            return features[: self.canvas]
+        motion = representation.to_motion(features[start : start + self.canvas], fps)
+        return representation.encode(face_forward(motion))
 
     def _caption(self, sample: Sample, epoch: int, use: str) -> str:
         if not sample.captions:
             return ""
-        draw = torch.randint(len(sample.captions), (), generator=generator(self.seed, use + "caption", epoch, sample.id))
+        draw = torch.randint(
+            len(sample.captions), (), generator=generator(self.seed, use + "caption", epoch, sample.id)
+        )
         return sample.captions[int(draw)].text
 
     def _features(self, captions: list[str]) -> TextFeatures:

@@ -46,7 +46,7 @@ class BucketSettings:
 
 @dataclass
 class Buckets:
-    """Clips by bucket. ``members[b]`` are positions in the list of lengths; ``frames[i]`` is what a step sees of clip i."""
+    """Clips by bucket: ``members[b]`` are positions in the list of lengths; a step sees ``frames[i]`` of clip i."""
 
     settings: BucketSettings
     frames: list[int]

@@ -125,11 +125,15 @@ class Planner:
         self.buckets = Buckets.build(lengths, buckets)
         if not any(self.buckets.members):
             reasons = ", ".join(f"{len(c)} {why}" for why, c in self.buckets.dropped.items()) or "there are none"
-            raise UserError(f"batch plan: no clip is left to train on ({reasons}); lower hymotion.data.bucket_bounds[0] "
-                            'or set hymotion.data.short to "keep"')
+            raise UserError(
+                f"batch plan: no clip is left to train on ({reasons}); lower hymotion.data.bucket_bounds[0] "
+                'or set hymotion.data.short to "keep"'
+            )
         if layout.frames and layout.frames < buckets.canvas:
-            raise UserError(f"hymotion.data.frames_per_gpu: {layout.frames} does not hold one clip of the canvas; "
-                            f"use at least {buckets.canvas}")
+            raise UserError(
+                f"hymotion.data.frames_per_gpu: {layout.frames} does not hold one clip of the canvas; "
+                f"use at least {buckets.canvas}"
+            )
         self.layout = layout
         self.seed = seed
         self.timesteps = timesteps
@@ -189,10 +193,7 @@ class Planner:
         """Cut one bucket's sorted clips into steps, and each step into ranks."""
         frames = self.buckets.frames
         while order:
-            if layout.frames:
-                take = self._fit(order, layout)
-            else:
-                take = layout.ranks * layout.accumulation * layout.clips
+            take = self._fit(order, layout) if layout.frames else layout.ranks * layout.accumulation * layout.clips
             chosen, order = order[:take], order[take:]
             chosen.sort(key=lambda clip: (frames[clip], clip))
             yield self._share(chosen, layout)

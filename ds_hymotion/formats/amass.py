@@ -142,15 +142,21 @@ def _axis_angles(archive: Archive) -> np.ndarray:
     if "poses" in archive.names:
         poses = archive.numbers("poses")
         if poses.ndim != 2 or poses.shape[1] not in (72, 156, 165):
-            raise FormatError(archive.path, "wrong shape of poses",
-                              f"{poses.shape}; legal: (frames, 72), (frames, 156) or (frames, 165)")
+            raise FormatError(
+                archive.path,
+                "wrong shape of poses",
+                f"{poses.shape}; legal: (frames, 72), (frames, 156) or (frames, 165)",
+            )
     elif "pose_body" in archive.names:
         if "root_orient" not in archive.names:
             raise FormatError(archive.path, "no root_orient")
         root, body = archive.numbers("root_orient"), archive.numbers("pose_body")
         if root.ndim != 2 or root.shape[1] != 3 or body.shape != (len(root), 63):
-            raise FormatError(archive.path, "wrong shape of pose_body",
-                              f"root_orient {root.shape}, pose_body {body.shape}; legal: (frames, 3) and (frames, 63)")
+            raise FormatError(
+                archive.path,
+                "wrong shape of pose_body",
+                f"root_orient {root.shape}, pose_body {body.shape}; legal: (frames, 3) and (frames, 63)",
+            )
         poses = np.concatenate([root, body], axis=1)
     else:
         raise NotAMotion(archive.path, detail="no poses")

@@ -81,15 +81,20 @@ class BvhMotion:
         skeleton = smpl24()
         names = self.short_names
         if sorted(names) != sorted(skeleton.names):
-            raise UserError(f"the BVH's {len(names)} joints ({names[0]}, ...) are not SMPL's 24 "
-                            f"({skeleton.names[0]}, ...); retarget it to SMPL first")
+            raise UserError(
+                f"the BVH's {len(names)} joints ({names[0]}, ...) are not SMPL's 24 "
+                f"({skeleton.names[0]}, ...); retarget it to SMPL first"
+            )
         order = [names.index(name) for name in skeleton.names]
-        parents = tuple(-1 if self.parents[joint] < 0 else skeleton.index(names[self.parents[joint]])
-                        for joint in order)
+        parents = tuple(
+            -1 if self.parents[joint] < 0 else skeleton.index(names[self.parents[joint]]) for joint in order
+        )
         error = (self.offsets[order] * metres_per_unit - skeleton.offsets)[1:].norm(dim=-1).max()
         if parents != skeleton.parents or error > 1e-3:
-            raise UserError(f"the BVH's rest offsets differ from SMPL's by up to {error:.3g} m at "
-                            f"{metres_per_unit:g} m a unit; legal: the offsets that write_bvh writes, with its unit")
+            raise UserError(
+                f"the BVH's rest offsets differ from SMPL's by up to {error:.3g} m at "
+                f"{metres_per_unit:g} m a unit; legal: the offsets that write_bvh writes, with its unit"
+            )
         translation = self.positions[:, order[0]] * metres_per_unit - skeleton.offsets[0]
         return Motion(self.rotations[:, order], translation, self.fps)
 
@@ -217,8 +222,10 @@ def _hierarchy(lines: _Lines) -> tuple[list[_Joint], tuple[tuple[int, tuple[floa
             elif key == "MOTION" and joints and not open_nodes:
                 return joints, tuple((end.parent, _offset(end)) for end in ends)
             elif not open_nodes:
-                raise lines.error("damaged hierarchy", f"{words[0][:40]!r} outside the skeleton; "
-                                  + ("MOTION expected" if joints else "ROOT expected"))
+                raise lines.error(
+                    "damaged hierarchy",
+                    f"{words[0][:40]!r} outside the skeleton; " + ("MOTION expected" if joints else "ROOT expected"),
+                )
             elif key == "}":
                 if open_nodes.pop()[1].offset is None:
                     raise lines.error("damaged hierarchy", "a joint without OFFSET")
@@ -253,8 +260,11 @@ def _channels(lines: _Lines, words: list[str]) -> list[str]:
     channels = [word.capitalize() for word in words[2:]]
     legal = all(re.fullmatch("[XYZ](position|rotation)", channel) for channel in channels)
     if len(words) < 2 or words[1] != str(len(channels)) or not legal or len(set(channels)) != len(channels):
-        raise lines.error("damaged channels", f"{' '.join(words)[:80]!r}; legal: CHANNELS n, then n different names of "
-                          "Xposition, Yposition, Zposition, Xrotation, Yrotation, Zrotation")
+        raise lines.error(
+            "damaged channels",
+            f"{' '.join(words)[:80]!r}; legal: CHANNELS n, then n different names of "
+            "Xposition, Yposition, Zposition, Xrotation, Yrotation, Zrotation",
+        )
     return channels
 
 

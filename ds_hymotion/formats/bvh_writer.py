@@ -18,8 +18,9 @@ END_SITE_SHARE = 0.5
 _ORDER: Final = "ZXY"
 
 
-def write_bvh(path: str | Path, motion: Motion, skeleton: Skeleton | None = None,
-              units_per_metre: float = 100.0) -> None:
+def write_bvh(
+    path: str | Path, motion: Motion, skeleton: Skeleton | None = None, units_per_metre: float = 100.0
+) -> None:
     """Write a BVH file.
 
     The root has three position channels and OFFSET 0 (readers differ on whether an OFFSET adds to them), every other
@@ -37,8 +38,13 @@ def write_bvh(path: str | Path, motion: Motion, skeleton: Skeleton | None = None
     if skeleton.joints > motion.rotations.shape[1]:
         raise ValueError(f"skeleton has {skeleton.joints} joints, the motion {motion.rotations.shape[1]}")
     order: list[int] = []
-    lines = ["HIERARCHY", *_node(skeleton, 0, units_per_metre, 0, order), "MOTION", f"Frames: {motion.frames}",
-             f"Frame Time: {1.0 / motion.fps:.8f}"]
+    lines = [
+        "HIERARCHY",
+        *_node(skeleton, 0, units_per_metre, 0, order),
+        "MOTION",
+        f"Frames: {motion.frames}",
+        f"Frame Time: {1.0 / motion.fps:.8f}",
+    ]
     rotations = motion.rotations[:, : skeleton.joints].detach().double().cpu().numpy()
     angles = continuous_euler(rotations)[:, order].reshape(motion.frames, -1)
     root = (motion.translation.detach().cpu() + skeleton.offsets[0]).double().numpy() * units_per_metre
@@ -77,11 +83,19 @@ def _node(skeleton: Skeleton, joint: int, scale: float, depth: int, order: list[
     offset = (skeleton.offsets[joint].double() * scale).tolist()
     turns = " ".join(f"{axis}rotation" for axis in _ORDER)
     if depth == 0:
-        lines = [f"ROOT {skeleton.names[joint]}", "{", f"{inner}OFFSET 0.000000 0.000000 0.000000",
-                 f"{inner}CHANNELS 6 Xposition Yposition Zposition {turns}"]
+        lines = [
+            f"ROOT {skeleton.names[joint]}",
+            "{",
+            f"{inner}OFFSET 0.000000 0.000000 0.000000",
+            f"{inner}CHANNELS 6 Xposition Yposition Zposition {turns}",
+        ]
     else:
-        lines = [f"{outer}JOINT {skeleton.names[joint]}", f"{outer}{{", f"{inner}OFFSET {_triple(offset)}",
-                 f"{inner}CHANNELS 3 {turns}"]
+        lines = [
+            f"{outer}JOINT {skeleton.names[joint]}",
+            f"{outer}{{",
+            f"{inner}OFFSET {_triple(offset)}",
+            f"{inner}CHANNELS 3 {turns}",
+        ]
     children = skeleton.children(joint)
     for child in children:
         lines += _node(skeleton, child, scale, depth + 1, order)

@@ -35,8 +35,9 @@ class Camera:
     def axes(self) -> np.ndarray:
         """[3, 3] rows: right, up, forward (away from the camera)."""
         azimuth, elevation = np.radians([AZIMUTH, ELEVATION])
-        forward = -np.array([np.sin(azimuth) * np.cos(elevation), np.sin(elevation),
-                             np.cos(azimuth) * np.cos(elevation)])
+        forward = -np.array(
+            [np.sin(azimuth) * np.cos(elevation), np.sin(elevation), np.cos(azimuth) * np.cos(elevation)]
+        )
         right = np.cross(forward, [0.0, 1.0, 0.0])
         right /= np.linalg.norm(right)
         return np.stack([right, np.cross(right, forward), forward])
@@ -60,8 +61,9 @@ class Camera:
 def fit_camera(points: np.ndarray, box: tuple[int, int, int, int], width: int, height: int) -> Camera:
     """The nearest camera that shows all ``points`` [N, 3] inside the pixel box (left, top, right, bottom)."""
     left, top, right, bottom = box
-    camera = Camera(0.5 * (points.min(0) + points.max(0)), 1.0, width, height,
-                    (0.5 * (left + right), 0.5 * (top + bottom)))
+    camera = Camera(
+        0.5 * (points.min(0) + points.max(0)), 1.0, width, height, (0.5 * (left + right), 0.5 * (top + bottom))
+    )
     slope = np.array([right - left, bottom - top]) / (2 * camera.focal)
     for _ in range(8):
         local = (points - camera.target) @ camera.axes.T

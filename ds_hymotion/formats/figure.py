@@ -30,8 +30,12 @@ BODY_MARGIN = 0.13
 """Metres that the drawn body may reach beyond its joints, the head apart."""
 
 _LIMBS: tuple[tuple[str, str, float, float], ...] = (
-    ("hip", "knee", 0.075, 0.055), ("knee", "ankle", 0.052, 0.036), ("ankle", "foot", 0.038, 0.034),
-    ("shoulder", "elbow", 0.048, 0.040), ("elbow", "wrist", 0.039, 0.030), ("wrist", "hand", 0.034, 0.036),
+    ("hip", "knee", 0.075, 0.055),
+    ("knee", "ankle", 0.052, 0.036),
+    ("ankle", "foot", 0.038, 0.034),
+    ("shoulder", "elbow", 0.048, 0.040),
+    ("elbow", "wrist", 0.039, 0.030),
+    ("wrist", "hand", 0.034, 0.036),
 )
 _TRUNK = ("left_shoulder", "right_shoulder", "right_hip", "left_hip")
 _INDEX = {name: joint for joint, name in enumerate(JOINTS_24)}
@@ -78,8 +82,9 @@ def draw_body(draw: ImageDraw.ImageDraw, camera: Camera, joints: np.ndarray, hea
 
     def limb(start: int, end: int, thick: float, thin: float, colour: Colour) -> None:
         radii = (thick * camera.focal / depth[start], thin * camera.focal / depth[end])
-        parts.append(_Part(float(depth[[start, end]].mean()),
-                           lambda: _capsule(draw, pixels[start], pixels[end], radii, colour)))
+        parts.append(
+            _Part(float(depth[[start, end]].mean()), lambda: _capsule(draw, pixels[start], pixels[end], radii, colour))
+        )
 
     for side, colour in (("left", LEFT), ("right", RIGHT)):
         for start, end, thick, thin in _LIMBS:
@@ -116,8 +121,9 @@ def _trunk(draw: ImageDraw.ImageDraw, camera: Camera, corners: np.ndarray, depth
             _tapered(draw, corners[start], corners[end], (radii[start], radii[end]), colour)
 
 
-def _head(draw: ImageDraw.ImageDraw, camera: Camera, centre: np.ndarray, nose: np.ndarray, far: float,
-          near: float) -> None:
+def _head(
+    draw: ImageDraw.ImageDraw, camera: Camera, centre: np.ndarray, nose: np.ndarray, far: float, near: float
+) -> None:
     radius = HEAD_RADIUS * camera.focal / far
     size = 0.026 * camera.focal / near
     if near > far:
@@ -128,21 +134,34 @@ def _head(draw: ImageDraw.ImageDraw, camera: Camera, centre: np.ndarray, nose: n
         _disc(draw, nose, size, _dark(SKIN))
 
 
-def _capsule(draw: ImageDraw.ImageDraw, start: np.ndarray, end: np.ndarray, radii: tuple[float, float],
-             colour: Colour) -> None:
+def _capsule(
+    draw: ImageDraw.ImageDraw, start: np.ndarray, end: np.ndarray, radii: tuple[float, float], colour: Colour
+) -> None:
     edge = _edge_of(radii)
     _tapered(draw, start, end, (radii[0] + edge, radii[1] + edge), _dark(colour))
     _tapered(draw, start, end, radii, colour)
 
 
-def _tapered(draw: ImageDraw.ImageDraw, start: np.ndarray, end: np.ndarray, radii: tuple[float, float],
-             colour: Colour) -> None:
+def _tapered(
+    draw: ImageDraw.ImageDraw, start: np.ndarray, end: np.ndarray, radii: tuple[float, float], colour: Colour
+) -> None:
     along = end - start
     length = float(np.hypot(*along))
     if length > 1e-6:
         across = np.array([-along[1], along[0]]) / length
-        draw.polygon(_points(np.array([start + across * radii[0], end + across * radii[1],
-                                       end - across * radii[1], start - across * radii[0]])), fill=colour)
+        draw.polygon(
+            _points(
+                np.array(
+                    [
+                        start + across * radii[0],
+                        end + across * radii[1],
+                        end - across * radii[1],
+                        start - across * radii[0],
+                    ]
+                )
+            ),
+            fill=colour,
+        )
     _disc(draw, start, radii[0], colour)
     _disc(draw, end, radii[1], colour)
 

@@ -72,8 +72,9 @@ def replace_file(path: str | Path, write: Callable[[Path], None]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, write)
     except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error}); give a path in a folder you can "
-                        "write to") from None
+        raise UserError(
+            f"{path}: cannot be written ({error.strerror or error}); give a path in a folder you can write to"
+        ) from None
     finally:
         with suppress(OSError):
             path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)

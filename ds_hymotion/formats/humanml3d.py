@@ -193,11 +193,15 @@ def source_window(row: IndexRow, fps: float, frames: int) -> tuple[int, int]:
     kept = -(-frames // stride) - row.head_frames
     end = kept if row.end_frame == -1 else row.end_frame
     if end > kept:
-        raise UserError(f"{row.name}: window {row.start_frame}..{row.end_frame} ends past {row.source}, "
-                        f"which has {max(kept, 0)} frames at {INDEX_FPS} fps after its head")
+        raise UserError(
+            f"{row.name}: window {row.start_frame}..{row.end_frame} ends past {row.source}, "
+            f"which has {max(kept, 0)} frames at {INDEX_FPS} fps after its head"
+        )
     if end - row.start_frame < 2:
-        raise UserError(f"{row.name}: window {row.start_frame}..{row.end_frame} of {row.source} has "
-                        f"{max(end - row.start_frame, 0)} frames; at least 2")
+        raise UserError(
+            f"{row.name}: window {row.start_frame}..{row.end_frame} of {row.source} has "
+            f"{max(end - row.start_frame, 0)} frames; at least 2"
+        )
     return (row.head_frames + row.start_frame) * stride, min((row.head_frames + end) * stride, frames)
 
 

@@ -20,10 +20,32 @@ from ds_hymotion.formats.files import FormatError
 MAX_BYTES = 1 << 30
 """Largest array accepted: an hour of SMPL-X at 250 fps in float64 is 1.2 GB, genuine recordings are minutes."""
 
-_ZIP_FAULTS = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, NotImplementedError,
-               struct.error, ValueError, KeyError, IndexError, OverflowError)
-_HEADER_FAULTS = (ValueError, TypeError, KeyError, SyntaxError, EOFError, TokenError, OverflowError, RecursionError,
-                  MemoryError, struct.error)
+_ZIP_FAULTS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    RuntimeError,
+    NotImplementedError,
+    struct.error,
+    ValueError,
+    KeyError,
+    IndexError,
+    OverflowError,
+)
+_HEADER_FAULTS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    SyntaxError,
+    EOFError,
+    TokenError,
+    OverflowError,
+    RecursionError,
+    MemoryError,
+    struct.error,
+)
 DAMAGED = "truncated or damaged zip"
 
 
@@ -59,8 +81,9 @@ class Archive:
     def __enter__(self) -> Archive:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._zip.close()
 
     def array(self, name: str) -> np.ndarray:
@@ -75,11 +98,15 @@ class Archive:
                 shape, fortran, dtype, header = self._header(name, stream)
                 count = math.prod(shape)
                 if count * dtype.itemsize != member.file_size - header:
-                    raise FormatError(self.path, "array size does not match its header",
-                                      f"{name} claims {shape} {dtype}, the archive holds {member.file_size} bytes")
+                    raise FormatError(
+                        self.path,
+                        "array size does not match its header",
+                        f"{name} claims {shape} {dtype}, the archive holds {member.file_size} bytes",
+                    )
                 if count * dtype.itemsize > MAX_BYTES:
-                    raise FormatError(self.path, "array is absurdly large",
-                                      f"{name} claims {shape}; at most {MAX_BYTES} bytes")
+                    raise FormatError(
+                        self.path, "array is absurdly large", f"{name} claims {shape}; at most {MAX_BYTES} bytes"
+                    )
                 data = stream.read()
         except FormatError:
             raise

@@ -32,12 +32,22 @@ SMOOTHING = 2
 _INK = (40, 44, 52)
 _FAINT = (120, 128, 140)
 _GROUND_MARGIN = 1.5
-_WIDE_FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "WenQuanYi Micro Hei", "WenQuanYi Zen Hei",
-               "Microsoft YaHei", "PingFang SC", "SimHei", "Arial Unicode MS")
+_WIDE_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "WenQuanYi Micro Hei",
+    "WenQuanYi Zen Hei",
+    "Microsoft YaHei",
+    "PingFang SC",
+    "SimHei",
+    "Arial Unicode MS",
+)
 
 
-def write_gif(path: str | Path, motion: Motion, caption: str | None = None, fps: float | None = None,
-              size: int = 480) -> None:
+def write_gif(
+    path: str | Path, motion: Motion, caption: str | None = None, fps: float | None = None, size: int = 480
+) -> None:
     """Write an endless GIF of ``size`` × ``size`` pixels, in real time.
 
     Args:
@@ -55,12 +65,17 @@ def write_gif(path: str | Path, motion: Motion, caption: str | None = None, fps:
     paletted = [picture.quantize(palette=palette, dither=Image.Dither.NONE) for picture in pictures]
     ends = [round(100 * (index + 1) / rate) for index in range(len(paletted))]
     durations = [10 * (end - start) for start, end in zip([0, *ends], ends, strict=False)]
-    replace_file(path, lambda temporary: paletted[0].save(
-        temporary, format="GIF", save_all=True, append_images=paletted[1:], duration=durations, loop=0))
+    replace_file(
+        path,
+        lambda temporary: paletted[0].save(
+            temporary, format="GIF", save_all=True, append_images=paletted[1:], duration=durations, loop=0
+        ),
+    )
 
 
-def write_mp4(path: str | Path, motion: Motion, caption: str | None = None, fps: float | None = None,
-              size: int = 480) -> None:
+def write_mp4(
+    path: str | Path, motion: Motion, caption: str | None = None, fps: float | None = None, size: int = 480
+) -> None:
     """Write an H.264 video of ``size`` × ``size`` pixels, in real time.
 
     Args:
@@ -80,8 +95,14 @@ def write_mp4(path: str | Path, motion: Motion, caption: str | None = None, fps:
 
     def write(temporary: Path) -> None:
         video = imageio_ffmpeg.write_frames(
-            str(temporary), (size, size), fps=rate, codec="libx264", quality=None, macro_block_size=2,
-            output_params=["-crf", "20", "-preset", "veryfast", "-movflags", "+faststart", "-f", "mp4"])
+            str(temporary),
+            (size, size),
+            fps=rate,
+            codec="libx264",
+            quality=None,
+            macro_block_size=2,
+            output_params=["-crf", "20", "-preset", "veryfast", "-movflags", "+faststart", "-f", "mp4"],
+        )
         video.send(None)
         try:
             for picture in chain([first], pictures):
@@ -92,12 +113,15 @@ def write_mp4(path: str | Path, motion: Motion, caption: str | None = None, fps:
     try:
         replace_file(path, write)
     except RuntimeError as error:
-        raise UserError(f"{path}: no video could be made ({' '.join(str(error).split())[:120]}); "
-                        "install imageio-ffmpeg or write a .gif") from None
+        raise UserError(
+            f"{path}: no video could be made ({' '.join(str(error).split())[:120]}); "
+            "install imageio-ffmpeg or write a .gif"
+        ) from None
 
 
-def filmstrip(path: str | Path, motion: Motion, frames: int = 8, caption: str | None = None,
-              panel: tuple[int, int] = (200, 300)) -> None:
+def filmstrip(
+    path: str | Path, motion: Motion, frames: int = 8, caption: str | None = None, panel: tuple[int, int] = (200, 300)
+) -> None:
     """Write a PNG of ``frames`` poses side by side, evenly spaced in time, the first and the last among them.
 
     The view follows the pelvis; the ground's tiles (0.5 m) show the way covered.
@@ -112,8 +136,12 @@ def filmstrip(path: str | Path, motion: Motion, frames: int = 8, caption: str | 
     chosen = np.unique(np.round(np.linspace(0, len(joints) - 1, frames)).astype(int))
     width, height = (SMOOTHING * side for side in panel)
     ground = joints[:, 0] * np.array([1.0, 0.0, 1.0])
-    camera = fit_camera(_outline(joints[chosen] - ground[chosen, None], heads[chosen]),
-                        (width // 20, height // 20, width - width // 20, height - height // 10), width, height)
+    camera = fit_camera(
+        _outline(joints[chosen] - ground[chosen, None], heads[chosen]),
+        (width // 20, height // 20, width - width // 20, height - height // 10),
+        width,
+        height,
+    )
     strip = Image.new("RGB", (width * len(chosen), height), BACKGROUND)
     for place, frame in enumerate(chosen):
         follow = camera.moved(ground[frame])
@@ -133,8 +161,9 @@ def filmstrip(path: str | Path, motion: Motion, frames: int = 8, caption: str | 
     draw = ImageDraw.Draw(page)
     _write_lines(draw, lines, caption or "", 15, 20)
     for place, frame in enumerate(chosen):
-        draw.text((place * panel[0] + 8, page.height - 20), f"{frame / motion.fps:.2f} s", fill=_FAINT,
-                  font=_font("", 12))
+        draw.text(
+            (place * panel[0] + 8, page.height - 20), f"{frame / motion.fps:.2f} s", fill=_FAINT, font=_font("", 12)
+        )
     replace_file(path, lambda temporary: page.save(temporary, format="PNG"))
 
 

@@ -55,8 +55,8 @@ def read_json(path: Path, fix: str) -> Any:
         raise UserError(f"{path} cannot be read ({error}): {fix}") from None
 
 
-def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file. The same tensors give the same bytes (no metadata, whose order is not fixed).
+def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file. The same tensors give the same bytes (but for metadata, whose order is not fixed).
 
     Raises:
         OSError: the place cannot be written.
@@ -67,7 +67,7 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
         temporary.touch()
         mode = temporary.stat().st_mode
         try:
-            save_file(contiguous, str(temporary))
+            save_file(contiguous, str(temporary), metadata=metadata)
         except SafetensorError as error:
             raise OSError(errno.EIO, str(error), str(path)) from None
         temporary.chmod(mode)  # safetensors leaves a file that only its owner may read

@@ -37,7 +37,9 @@ class JointGroups:
         for number, part in enumerate(text.split(":")):
             words = [word.strip() for word in part.split(",") if word.strip()]
             if not words:
-                raise UserError(f"joint groups {text!r}: group {number + 1} is empty; give names such as hip,knee:others")
+                raise UserError(
+                    f"joint groups {text!r}: group {number + 1} is empty; give names such as hip,knee:others"
+                )
             joints: list[int] = []
             for word in words:
                 if word == "others":

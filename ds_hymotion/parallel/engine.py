@@ -118,7 +118,9 @@ def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     """What DeepSpeed is given: the JSON without our section, with what a CPU needs."""
     settings = {**config.deepspeed, "steps_per_print": None}
     optimizer = {**settings["optimizer"], "params": dict(settings["optimizer"]["params"])}
-    offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get("offload_optimizer")
+    offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get(
+        "offload_optimizer"
+    )
     if mesh.device.type == "cpu" and optimizer["type"] in ("Adam", "AdamW") and not offload:
         optimizer["params"]["torch_adam"] = True
     settings["optimizer"] = optimizer

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ds_hymotion.model.precision import accumulate_in_fp32
+
 
 def quiet_cpu_setup() -> None:
     """Make DeepSpeed start on a machine without a GPU.
@@ -55,6 +57,7 @@ class Mesh:
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(device)
             backend = "nccl"
+            accumulate_in_fp32()
         deepspeed.init_distributed(
             dist_backend=backend, timeout=timedelta(seconds=timeout_s), auto_mpi_discovery=False, verbose=False
         )

@@ -26,7 +26,9 @@ def draw_loss_curve(run: Path, path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
     axes.plot([e["step"] for e in train], [e["loss"] for e in train], color="tab:blue", lw=1, label="training")
     if held_out:
-        axes.plot([e["step"] for e in held_out], [e["loss"] for e in held_out], "o-", color="tab:orange", label="held out")
+        axes.plot(
+            [e["step"] for e in held_out], [e["loss"] for e in held_out], "o-", color="tab:orange", label="held out"
+        )
     axes.set(xlabel="step", ylabel="velocity loss", yscale="log", title=run.name)
     axes.grid(alpha=0.3, which="both")
     axes.legend()

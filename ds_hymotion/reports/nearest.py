@@ -43,9 +43,11 @@ def nearest_clips(motions: Sequence[Motion], corpus: Corpus, own: Sequence[str |
 
 
 def nearest_table(prompts: Sequence[Prompt], motions: Sequence[Motion], corpus: Corpus) -> str:
-    """Per sampled motion the nearest clip of the corpus, whether its type is the prompt's, and jitter raw and smoothed."""
+    """Per sampled motion its nearest clip, how often that is of the prompt's type, and jitter raw and smoothed."""
     wanted = {clip.id: clip.action for clip in corpus.samples}
-    lines = [f"{'sample':<16} {'nearest clip':<24} {'type':<14} {'cm':>6} {'own cm':>7} {'jitter raw':>11} {'smoothed':>9}"]
+    lines = [
+        f"{'sample':<16} {'nearest clip':<24} {'type':<14} {'cm':>6} {'own cm':>7} {'jitter raw':>11} {'smoothed':>9}"
+    ]
     hits = total = 0
     for prompt, motion, near in zip(prompts, motions, nearest_clips(motions, corpus, [p.clip for p in prompts])):
         if prompt.clip is not None:
@@ -57,7 +59,10 @@ def nearest_table(prompts: Sequence[Prompt], motions: Sequence[Motion], corpus: 
             f"{prompt.name:<16} {near.clip.id:<24} {near.clip.action or '':<14} {100 * near.distance:>6.1f} {own:>7} "
             f"{raw:>11.2f} {smoothed:>9.2f}"
         )
-    lines.append(f"nearest clip is of the caption's type: {hits} of {total}; jitter in 10 m/s3, clips {corpus_jitter(corpus):.2f}")
+    lines.append(
+        f"nearest clip is of the caption's type: {hits} of {total}; "
+        f"jitter in 10 m/s3, clips {corpus_jitter(corpus):.2f}"
+    )
     return "\n".join(lines)
 
 

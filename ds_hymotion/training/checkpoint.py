@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from ds_hymotion.errors import UserError
+from ds_hymotion.formats.tensors import save_tensors
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.states import MASTER, ParameterStates
 from ds_hymotion.training.ema import WeightAverage
@@ -162,7 +162,9 @@ class Checkpoint:
         state = read_state(folder)
         own = {name: list(parameter.shape) for name, parameter in self.states.parameters.items()}
         if state["shapes"] != own:
-            different = sorted(name for name in own.keys() | state["shapes"].keys() if own.get(name) != state["shapes"].get(name))
+            different = sorted(
+                name for name in own.keys() | state["shapes"].keys() if own.get(name) != state["shapes"].get(name)
+            )
             name = different[0]
             raise UserError(
                 f"{folder}: {name} is {state['shapes'].get(name)} in the checkpoint and {own.get(name)} in this run "
@@ -174,7 +176,9 @@ class Checkpoint:
             if kind == EMA and not self.average:
                 continue
             if kind not in (EMA, *self.states.kinds()):
-                raise UserError(f"{folder}: holds {kind}, which this run's optimizer does not keep; use the optimizer it was made with")
+                raise UserError(
+                    f"{folder}: holds {kind}, which this optimizer does not keep; use the one it was made with"
+                )
             for name, whole in read_kind(folder, kind):
                 if kind == MASTER:
                     self.states.put_weight(name, whole)
@@ -232,7 +236,7 @@ class _Writer:
             return
         try:
             action()
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             self.problem = str(error)
             shutil.rmtree(self.partial, ignore_errors=True)
 
@@ -255,7 +259,7 @@ class _Writer:
         if self._pending:
             count = sum(name.startswith(self._kind + "-") for name in self._files)
             path = self.partial / f"{self._kind}-{count:05d}.safetensors"
-            save_file(self._pending, path)
+            save_tensors(path, self._pending)
             self._register(path)
             self._pending = {}
 

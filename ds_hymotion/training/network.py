@@ -17,9 +17,16 @@ from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into, load_released
 from ds_hymotion.training.weights import load_weights, run_weights
 
-OVERRIDES = (
-    "feat_dim num_layers num_heads mlp_ratio ctxt_input_dim vtxt_input_dim band_frames text_position".split()
-)
+OVERRIDES = [
+    "feat_dim",
+    "num_layers",
+    "num_heads",
+    "mlp_ratio",
+    "ctxt_input_dim",
+    "vtxt_input_dim",
+    "band_frames",
+    "text_position",
+]
 
 
 def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:

@@ -67,5 +67,7 @@ class FlowObjective(nn.Module):
         channels = len(parts) - 2
         joints = self.body.representation.joints
         velocity = parts[:channels].sum() / (valid_frames * channels)
-        body = self.flow.joint_position_weight * parts[channels] / joints + self.flow.foot_contact_weight * parts[-1] / 2
+        body = (
+            self.flow.joint_position_weight * parts[channels] / joints + self.flow.foot_contact_weight * parts[-1] / 2
+        )
         return velocity + body / valid_frames

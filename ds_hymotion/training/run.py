@@ -49,9 +49,7 @@ class TrainingRun:
         resume: continue from the newest intact checkpoint in this folder.
     """
 
-    def __init__(
-        self, config: RunConfig, corpus: Corpus, output: Path, mesh: Mesh, resume: Path | None = None
-    ) -> None:
+    def __init__(self, config: RunConfig, corpus: Corpus, output: Path, mesh: Mesh, resume: Path | None = None) -> None:
         self.config = config
         self.settings = config.hymotion
         self.corpus = corpus
@@ -194,9 +192,7 @@ class TrainingRun:
 
     def _make(self, step: Step) -> list[Batch]:
         rank = self.mesh.data_rank
-        return [
-            self.maker.make(step.epoch, rows, step.strata, step.padded[rank]) for rows in step.micro_batches[rank]
-        ]
+        return [self.maker.make(step.epoch, rows, step.strata, step.padded[rank]) for rows in step.micro_batches[rank]]
 
     def _train_step(self, step: Step, batches: list[Batch], stop: StopRequest, log: RunLog) -> torch.Tensor:
         """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
@@ -229,7 +225,9 @@ class TrainingRun:
         for label, channels in zip(self.groups.labels, self.group_channels):
             values[f"loss_fm_joint_{label}"] = float(parts[channels].sum()) / (step.valid_frames * len(channels))
         if self.settings.flow.joint_position_weight:
-            values["loss_joint_position_m2"] = float(parts[-2]) / (step.valid_frames * self.corpus.representation.joints)
+            values["loss_joint_position_m2"] = float(parts[-2]) / (
+                step.valid_frames * self.corpus.representation.joints
+            )
         if self.settings.flow.foot_contact_weight:
             values["loss_foot_contact"] = float(parts[-1]) / (2 * step.valid_frames)
         values.update(

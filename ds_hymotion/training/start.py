@@ -22,14 +22,20 @@ def start_training(arguments: TrainArguments) -> bool:
     Raises:
         UserError: a flag, key or file is wrong; all ranks raise alike.
     """
-    for name, example in (("deepspeed_config", "ds_configs/cpu_tiny.json"), ("data_dir", "CORPUS"), ("output_dir", "RUN")):
+    for name, example in (
+        ("deepspeed_config", "ds_configs/cpu_tiny.json"),
+        ("data_dir", "CORPUS"),
+        ("output_dir", "RUN"),
+    ):
         if not getattr(arguments, name):
             raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), data_ranks=world)
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
-    TextCache(corpus.text_cache_folder(config.hymotion.text.encoder)).require(network.ctxt_input_dim, network.vtxt_input_dim)
+    TextCache(corpus.text_cache_folder(config.hymotion.text.encoder)).require(
+        network.ctxt_input_dim, network.vtxt_input_dim
+    )
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
     mesh = Mesh.start()

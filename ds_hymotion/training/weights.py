@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from ds_hymotion.errors import UserError
+from ds_hymotion.formats.tensors import save_tensors
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS, preset
@@ -53,10 +52,7 @@ class TrainedModel:
 
 def save_weights(path: Path, state: dict[str, torch.Tensor], provenance: Provenance) -> None:
     """Write tensors under the released names with their provenance, atomically."""
-    temporary = path.with_name("." + path.name + ".partial")
-    metadata = {"format": FORMAT, "provenance": json.dumps(asdict(provenance))}
-    save_file({name: value.contiguous() for name, value in state.items()}, temporary, metadata=metadata)
-    os.replace(temporary, path)
+    save_tensors(path, state, {"format": FORMAT, "provenance": json.dumps(asdict(provenance))})
 
 
 def load_weights(path: Path) -> tuple[dict[str, torch.Tensor], Provenance]:
@@ -70,7 +66,9 @@ def load_weights(path: Path) -> tuple[dict[str, torch.Tensor], Provenance]:
             metadata = reader.metadata() or {}
             state = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
         if metadata.get("format") != FORMAT:
-            raise UserError(f"{path}: format {metadata.get('format')!r} is not {FORMAT!r}; give a weights.safetensors of a run")
+            raise UserError(
+                f"{path}: format {metadata.get('format')!r} is not {FORMAT!r}; give a weights.safetensors of a run"
+            )
         return state, Provenance(**json.loads(metadata["provenance"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, UserError):

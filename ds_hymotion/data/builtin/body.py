@@ -85,9 +85,7 @@ class Foot:
     def placed_ball(self) -> Array:
         """The ball after the pivot on the heel, [T, 3]."""
         toes_up = np.maximum(self.pitch, 0.0)
-        toes_up = np.where(
-            toes_up < HEEL_SOFTNESS, toes_up**2 / (2.0 * HEEL_SOFTNESS), toes_up - HEEL_SOFTNESS / 2.0
-        )
+        toes_up = np.where(toes_up < HEEL_SOFTNESS, toes_up**2 / (2.0 * HEEL_SOFTNESS), toes_up - HEEL_SOFTNESS / 2.0)
         turn = Rotation.from_euler("YX", np.stack([self.yaw, -toes_up], axis=-1), degrees=True)
         flat = about("Y", self.yaw)
         heel = np.array([0.0, 0.0, -HEEL_BEHIND])
