@@ -175,12 +175,7 @@ class RunConfig:
         return {**self.deepspeed, "hymotion": self.hymotion.model_dump()}
 
     def _cross_checks(self) -> None:
-        training, data = self.hymotion.training, self.hymotion.data
-        if training.warmup_steps > training.max_steps:
-            raise UserError(
-                f"{self.name}: hymotion.training.warmup_steps = {training.warmup_steps} is more than "
-                f"max_steps = {training.max_steps}; use 0..{training.max_steps}"
-            )
+        data = self.hymotion.data
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:
             raise UserError(f"{self.name}: hymotion.evaluation.times holds {bad[0]}; use values in 0..1")

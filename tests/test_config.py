@@ -60,7 +60,6 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"hymotion": {"model": {"presett": "tiny"}}}, ["hymotion.model.presett", "did you mean preset"]),
     ({"hymotion": {"training": {"max_steps": 0}}}, ["hymotion.training.max_steps = 0", "1"]),
     ({"hymotion": {"training": {"max_steps": "many"}}}, ["'many'", "integer"]),
-    ({"hymotion": {"training": {"warmup_steps": 9, "max_steps": 5}}}, ["warmup_steps = 9", "0..5"]),
     ({"hymotion": {"flow": {"loss": "l1"}}}, ["'l1'", "'mse' or 'smooth_l1'"]),
     ({"hymotion": {"flow": {"condition_drop": 1.5}}}, ["1.5", "less than or equal to 1"]),
     ({"hymotion": {"evaluation": {"times": [2.0]}}}, ["holds 2.0", "0..1"]),
