@@ -218,7 +218,7 @@ class Planner:
             base, extra = divmod(len(chosen), layout.ranks)
             counts = [base + (rank < extra) for rank in range(layout.ranks)]
         else:
-            counts = balanced_counts([frames[clip] for clip in chosen], layout.ranks)
+            counts = balanced_counts([frames[clip] for clip in chosen], layout.ranks, layout.accumulation)
         ranks, position = [], 0
         for count in counts:
             ranks.append(chosen[position : position + count])
@@ -257,16 +257,18 @@ class Planner:
         )
 
 
-def balanced_counts(lengths: Sequence[int], ranks: int) -> list[int]:
-    """Cut rising ``lengths`` into ``ranks`` neighbourhoods so that the largest count × longest is smallest.
+def balanced_counts(lengths: Sequence[int], ranks: int, accumulation: int = 1) -> list[int]:
+    """Cut rising ``lengths`` into ``ranks`` neighbourhoods so that their largest micro-batch × longest is smallest.
 
-    Bisection on the bound; a bound is feasible if filling ranks greedily uses no more than ``ranks`` of them.
+    A neighbourhood of n clips is divided over ``accumulation`` micro-batches, the largest of which holds
+    ceil(n / accumulation). Bisection on the bound; a bound is feasible if filling ranks greedily uses no more than
+    ``ranks`` of them.
     """
 
     def fill(bound: int) -> list[int]:
         counts, rows = [], 0
         for length in lengths:
-            if rows and (rows + 1) * length > bound:
+            if rows and (rows // accumulation + 1) * length > bound:
                 counts.append(rows)
                 rows = 0
             rows += 1
