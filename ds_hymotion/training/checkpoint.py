@@ -55,7 +55,7 @@ def newest_checkpoint(run: Path) -> Path:
             return folder
         problems.append(problem)
     found = f" ({'; '.join(problems)})" if problems else ""
-    raise UserError(f"{run}: no intact checkpoint to resume from{found}; start the run without --resume")
+    raise UserError(f"{run}: no intact checkpoint{found}; give the folder of a run that has saved one")
 
 
 def damage(folder: Path) -> str | None:
@@ -63,13 +63,15 @@ def damage(folder: Path) -> str | None:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         files: dict[str, Any] = manifest["files"]
+        if "state.json" not in files:
+            return f"{folder}: its manifest names no state.json"
         for name, entry in files.items():
             path = folder / name
             if path.stat().st_size != entry["bytes"]:
                 return f"{path}: {path.stat().st_size} bytes, the manifest says {entry['bytes']}"
             if digest(path) != entry["sha256"]:
                 return f"{path}: its SHA-256 is not the manifest's"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{folder}: {error}"
     return None
 
@@ -92,7 +94,10 @@ class Checkpoint:
         average: the weight average, if the run keeps one.
         fixed: tensors of the released format that are not trained (statistics, special features).
         mesh: this rank's place.
-        keep_last: older checkpoints are removed.
+        keep_last: older checkpoints are removed, and those of later steps, which the run has left behind.
+
+    Attributes:
+        seconds: what the last save took, on the first rank; all ranks hold the same number.
     """
 
     def __init__(
@@ -148,9 +153,13 @@ class Checkpoint:
         if problem:
             raise UserError(f"{folder}: not saved: {problem}; earlier checkpoints are untouched")
         if self.mesh.is_first:
-            for old in checkpoint_folders(self.run)[: -self.keep_last]:
-                shutil.rmtree(old, ignore_errors=True)
-        self.seconds = time.monotonic() - started
+            folders = checkpoint_folders(self.run)
+            kept = [path for path in folders if path.name <= folder.name][-self.keep_last :]
+            for path in folders:
+                if path not in kept:
+                    shutil.rmtree(path, ignore_errors=True)
+        # Agreed, because ranks decide by it whether to save once more.
+        self.seconds = float(self.mesh.agree(str(time.monotonic() - started)))
         return folder
 
     def load(self, folder: Path) -> dict[str, Any]:
@@ -217,6 +226,17 @@ def read_kind(folder: Path, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
                     yield name, reader.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+@torch.no_grad()
+def restore_fixed(folder: Path, fixed: dict[str, torch.Tensor]) -> None:
+    """Copy statistics and special features from a checkpoint: its weights know no others, whatever the corpus has now.
+
+    Tensors of another shape stay as they are; :meth:`Checkpoint.load` refuses such a checkpoint by its weights.
+    """
+    for name, whole in read_kind(folder, FIXED):
+        if name in fixed and fixed[name].shape == whole.shape:
+            fixed[name].copy_(whole)
 
 
 class _Writer:

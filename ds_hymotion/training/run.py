@@ -20,12 +20,13 @@ from ds_hymotion.data.plan import Layout, Planner, Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
 from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.checkpoint import MASTER, Checkpoint, newest_checkpoint
+from ds_hymotion.training.checkpoint import MASTER, Checkpoint, newest_checkpoint, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.log import RunLog
@@ -33,6 +34,7 @@ from ds_hymotion.training.network import build_generator, network_config
 from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
+from ds_hymotion.training.text import export_tower, require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
 LONGEST_SAVE_S = 25.0
@@ -55,13 +57,14 @@ class TrainingRun:
         self.corpus = corpus
         self.output = output
         self.mesh = mesh
-        self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
         self.model_config = network_config(self.settings, corpus)
-        self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
+        self.text = text_source(self.settings.text, corpus, self.model_config, str(mesh.device))
         self.groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
         self.group_channels = self.groups.channels(corpus.representation)
         checkpoint = newest_checkpoint(resume) if resume else None
-        generator = build_generator(self.settings, self.model_config, corpus)
+        generator = build_generator(self.settings, self.model_config, corpus, resumed=checkpoint is not None)
+        if checkpoint:
+            restore_fixed(checkpoint, dict(generator.named_buffers()))
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
         self.planner, self.maker = self._plan()
         self.evaluation = self._evaluation()
@@ -111,6 +114,12 @@ class TrainingRun:
 
     def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
         flow = self.settings.flow
+        if isinstance(self.text, TextCache):
+            # Looked up here, where all ranks find the same; inside the run one rank alone would stop.
+            captions = (caption.text for sample in samples for caption in sample.captions)
+            missing = next((caption for caption in captions if caption not in self.text), None)
+            if missing is not None:
+                self.text.lookup([missing])
         return BatchMaker(
             self.corpus,
             samples,
@@ -143,13 +152,20 @@ class TrainingRun:
             self.corpus.fps,
             self.settings.flow,
         )
-        return DataEngine(FlowObjective(generator, self.settings.flow, body), self.config, self.mesh)
+        tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
+        return DataEngine(FlowObjective(generator, self.settings.flow, body, tower), self.config, self.mesh)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
+        require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self.engine.restore_scaler(state["scaler"])
+        if self.step > self.settings.training.max_steps:
+            raise UserError(
+                f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
+                f"{self.settings.training.max_steps}; use at least {self.step}"
+            )
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
@@ -159,6 +175,12 @@ class TrainingRun:
         with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher:
             for step, batches in self._batches(prefetcher):
                 parts = self._train_step(step, batches, stop, log)
+                # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
+                if self.config.dtype != "fp16" and not bool(parts.isfinite().all()):
+                    raise UserError(
+                        f"step {self.step}: the loss is {float(parts[:-1].sum())}; nothing was saved since; resume "
+                        "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
+                    )
                 if self.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
                 stopping = float(parts[-1]) > 0
@@ -268,6 +290,7 @@ class TrainingRun:
             preset=self.settings.model.preset,
             steps=self.step,
             base=self.settings.model.init_from or "",
+            text=text_provenance(self.settings.text, self.text),
         )
 
     def _export(self, log: RunLog) -> None:
@@ -278,11 +301,22 @@ class TrainingRun:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
-        if not self.mesh.is_first:
-            return
+        problem = ""
+        if self.mesh.is_first:
+            try:
+                self._write_export(tensors, log)
+            except (OSError, UserError) as error:
+                problem = f"{self.output}: weights not exported ({error}); make room and run again with --resume"
+        if problem := self.mesh.agree(problem):
+            raise UserError(problem)
+
+    def _write_export(self, tensors: dict[str, torch.Tensor], log: RunLog) -> None:
+        if text := export_tower(self.output, tensors, self.provenance.text):
+            log.say(f"text layers: {text}")
         save_weights(self.output / WEIGHTS, tensors, self.provenance)
         log.say(f"weights: {self.output / WEIGHTS}")
-        if self.settings.model.preset.startswith("hy-motion"):
+        preset = self.settings.model.preset
+        if preset.startswith("hy-motion") and self.model_config == PRESETS[preset]:
             write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
             log.say(f"released format: {self.output / 'latest.ckpt'}")
 

@@ -10,10 +10,10 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
-from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.checkpoint import checkpoint_folders
 from ds_hymotion.training.network import network_config
 from ds_hymotion.training.run import TrainingRun
+from ds_hymotion.training.text import text_source
 
 
 def start_training(arguments: TrainArguments) -> bool:
@@ -33,9 +33,7 @@ def start_training(arguments: TrainArguments) -> bool:
     config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), data_ranks=world)
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
-    TextCache(corpus.text_cache_folder(config.hymotion.text.encoder)).require(
-        network.ctxt_input_dim, network.vtxt_input_dim
-    )
+    text_source(config.hymotion.text, corpus, network)
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
     mesh = Mesh.start()
@@ -58,6 +56,10 @@ def _resume_folder(flag: str | None, output: Path) -> Path | None:
     folder = Path(flag)
     if not checkpoint_folders(folder):
         raise UserError(f"--resume {folder}: no checkpoint there; give a run's folder")
+    if checkpoint_folders(output) and folder.resolve() != output.resolve():
+        raise UserError(
+            f"--output_dir {output} holds checkpoints of its own; resume those, or continue {folder} in a new folder"
+        )
     return folder
 
 
