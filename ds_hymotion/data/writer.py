@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -144,7 +145,7 @@ class CorpusWriter:
                 f"sample {id!r} is {features.dtype} {tuple(features.shape)}, "
                 f"not float32 [T, {self.representation.channels}]"
             )
-        if len(features) < 1 or not bool(features.isfinite().all()):
+        if len(features) < 1 or not np.isfinite(features.numpy()).all():  # torch would start threads
             raise ValueError(f"sample {id!r} has no frame, or values that are not finite")
         if id in self._ids or not captions or split not in SPLITS:
             raise ValueError(f"sample {id!r} occurs twice, has no caption, or a split other than {SPLITS}: {split!r}")

@@ -268,7 +268,8 @@ class TrainingRun:
         held_out = self.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
-        log.say(f"step {self.step}: held-out loss {held_out.mean:.4f}")
+        clips = "training clips, other noise" if self.settings.evaluation.split == "train" else "held-out clips"
+        log.say(f"step {self.step}: loss {held_out.mean:.4f} ({clips})")
 
     def _save(self) -> Path:
         state = {

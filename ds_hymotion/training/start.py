@@ -52,7 +52,11 @@ def _resume_folder(flag: str | None, output: Path) -> Path | None:
             raise UserError(f"--output_dir {output} holds checkpoints; continue with --resume or give another folder")
         return None
     if flag == AUTO:
-        return output if checkpoint_folders(output) else None
+        if checkpoint_folders(output):
+            return output
+        if os.environ.get("RANK", "0") == "0":
+            print(f"--resume: no checkpoint in {output} yet, so this run starts at step 0", flush=True)
+        return None
     folder = Path(flag)
     if not checkpoint_folders(folder):
         raise UserError(f"--resume {folder}: no checkpoint there; give a run's folder")
