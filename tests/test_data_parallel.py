@@ -97,3 +97,10 @@ def test_accumulation_changes_nothing(ranks: RankPool, corpus: Corpus, weights: 
     ranks.run(1, train, settings, corpus.folder, tmp_path / "whole")
     ranks.run(1, train, {**settings, "gradient_accumulation_steps": 2}, corpus.folder, tmp_path / "parts")
     assert largest_difference(final_weights(tmp_path / "whole"), final_weights(tmp_path / "parts")) < 1e-5
+
+
+def test_a_bucket_has_its_own_learning_rate(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
+    settings = run_settings(hymotion__training__max_steps=3, hymotion__data__bucket_lr_factors=[0.5, 2, 1, 1, 1, 1])
+    ranks.run(2, train, settings, corpus.folder, tmp_path)
+    rates = dict(zip(logged(tmp_path, "bucket"), logged(tmp_path, "lr")))
+    assert rates == pytest.approx({0.0: 0.5e-2, 1.0: 2e-2})

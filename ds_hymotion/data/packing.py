@@ -62,7 +62,7 @@ def cut_by_frames(lengths: Sequence[int], ranks: int, accumulation: int, frames:
 
 def _tail(lengths: Sequence[int], start: int, take: int, ranks: int, accumulation: int, frames: int) -> int:
     """How many of the clips from ``start`` on go to the step before the last."""
-    best = (float("inf"), take)
+    best = (float("inf"), -take)
     rest = len(lengths) - start - take
     for part in range(TAILS + 1):
         first = take - (take - rest) * part // TAILS
@@ -70,8 +70,8 @@ def _tail(lengths: Sequence[int], start: int, take: int, ranks: int, accumulatio
             continue
         pieces = (lengths[start : start + first], lengths[start + first :])
         cost = sum(_cost(piece, balanced_counts(piece, ranks, accumulation, frames)) for piece in pieces)
-        best = min(best, (cost, first))
-    return best[1]
+        best = min(best, (cost, -first))
+    return -best[1]
 
 
 def _cost(lengths: Sequence[int], counts: Sequence[int]) -> int:

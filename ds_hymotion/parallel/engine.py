@@ -25,7 +25,7 @@ class DataEngine:
         objective: the network with its loss, equal on all ranks.
         config: the checked configuration.
         mesh: this rank's place.
-        groups: which parameters are averaged every step and which every few; the frozen ones need no gradient.
+        groups: which parameters are averaged every step; the other trained ones wait, if the configuration says so.
     """
 
     def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups) -> None:
@@ -34,11 +34,11 @@ class DataEngine:
         self.mesh = mesh
         named = {name.removeprefix(PREFIX): parameter for name, parameter in objective.named_parameters()}
         trained = [name for name, parameter in named.items() if parameter.requires_grad]
-        assert set(trained) == {*groups.always, *groups.deferred}, "the groups name the trained parameters"
         self.parameters = {name: named[name] for name in trained}
         self.network_parameters = named
-        always = {name: named[name] for name in groups.always}
-        deferred = {name: named[name] for name in groups.deferred}
+        every = config.hymotion.gradient_sync.others_every
+        always = {name: named[name] for name in trained if name in groups.always or every == 1}
+        deferred = {name: named[name] for name in trained if name not in always}
         self.engine, *_ = deepspeed.initialize(
             model=objective,
             model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],
@@ -46,9 +46,7 @@ class DataEngine:
             dist_init_required=False,
         )
         self.traffic = Traffic()
-        self.sync = GradientSync(
-            self.engine, always, deferred, config.hymotion.gradient_sync.others_every, self.traffic
-        )
+        self.sync = GradientSync(self.engine, always, deferred, every, self.traffic)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
