@@ -122,7 +122,7 @@ def perceptron_job(config: dict[str, Any], steps: int) -> Trace:
         for step in range(steps):
             batches: Any = [data(step, engine.mesh.data_rank, micro) for micro in range(engine.accumulation)]
             engine.train_step(step, batches, 1, 1.0)
-            assert_synced(engine.mesh, engine.network_parameters, f"step {step}")
+            assert_synced(engine.mesh, engine.parameters, f"step {step}")
             trace.weights.append({name: array(p) for name, p in engine.parameters.items()})
             states = engine.states
             trace.moments.append(

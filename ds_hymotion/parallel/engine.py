@@ -32,13 +32,14 @@ class DataEngine:
         import deepspeed
 
         self.mesh = mesh
-        named = {name.removeprefix(PREFIX): parameter for name, parameter in objective.named_parameters()}
-        trained = [name for name, parameter in named.items() if parameter.requires_grad]
-        self.parameters = {name: named[name] for name in trained}
-        self.network_parameters = named
+        named = dict(objective.named_parameters())
+        self.parameters = {name.removeprefix(PREFIX): value for name, value in named.items() if value.requires_grad}
+        self.network_parameters = {
+            name.removeprefix(PREFIX): value for name, value in named.items() if name.startswith(PREFIX)
+        }
         every = config.hymotion.gradient_sync.others_every
-        always = {name: named[name] for name in trained if name in groups.always or every == 1}
-        deferred = {name: named[name] for name in trained if name not in always}
+        always = {name: value for name, value in self.parameters.items() if name in groups.always or every == 1}
+        deferred = {name: value for name, value in self.parameters.items() if name not in always}
         self.engine, *_ = deepspeed.initialize(
             model=objective,
             model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],

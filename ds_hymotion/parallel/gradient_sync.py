@@ -92,24 +92,38 @@ class GradientSync:
 
     def backward(self, loss: torch.Tensor, last: bool) -> None:
         """Backward of one micro-batch; after the step's ``last`` one the gradients of ``stepping`` are averaged."""
-        syncs = self.due and last
         if self._reduces_in_backward:
-            self._syncs = syncs
-            with self._sends(GRADIENTS, syncs), self._walk(syncs):
+            self._syncs = self.due and last
+            with self._sends(GRADIENTS, self._syncs), self._walk(self._syncs):
                 self.engine.backward(loss)
             return
         self.engine.backward(loss)
         if last:
-            if syncs:
-                self._take_mean()
-            with self._sends(GRADIENTS, syncs), self._walk(syncs):
-                self._reduce()
+            with self.reducing():
+                self.engine.allreduce_gradients()
 
     def step(self, last: bool) -> None:
         """The engine's step after one micro-batch, which moves weights after the step's ``last`` one."""
-        with self._sends(WEIGHTS, self.due), self._walk(self.due):
+        if not last:
             self.engine.step()
-        if last and self.deferred:
+            return
+        with self.moving():
+            self.engine.step()
+
+    @contextmanager
+    def reducing(self) -> Iterator[None]:
+        """Surrounds an engine's own reduction of gradients, after the last backward of a step."""
+        if self.deferred and self.due:
+            torch._foreach_mul_(list(self.accumulated().values()), 1.0 / (self.held + 1))
+        with self._sends(GRADIENTS, self.due), self._walk(self.due):
+            yield
+
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Surrounds an engine's own optimizer step, with all that it clears and gathers."""
+        with self._sends(WEIGHTS, self.due), self._walk(self.due):
+            yield
+        if self.deferred:
             self.held = 0 if self.due else self.held + 1
 
     def accumulated(self) -> dict[str, torch.Tensor]:
@@ -129,19 +143,6 @@ class GradientSync:
         for name, value in self.accumulated().items():
             value.copy_(sums[name])
 
-    def _take_mean(self) -> None:
-        torch._foreach_mul_(list(self.accumulated().values()), 1.0 / (self.held + 1))
-
-    def _reduce(self) -> None:
-        """Average over the data ranks what the walked lists show."""
-        if self._kind in WALKED:
-            self.engine.allreduce_gradients()
-            return
-        for parameter in self.stepping.values():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        self.engine.buffered_allreduce_fallback(grads=[_gradient(p) for p in self.stepping.values()])
-
     @contextmanager
     def _walk(self, whole: bool) -> Iterator[None]:
         """Unless ``whole``, hide the deferred group from the engine and its optimizers."""
@@ -154,15 +155,16 @@ class GradientSync:
             ):
                 yield
         else:
-            # Without ZeRO the engine's step and zero_grad reach all parameters of the module: what has no gradient is
-            # not clipped, stepped or cleared.
+            # Without ZeRO the engine reduces what requires a gradient, and clips, steps and clears what has one.
             kept = [parameter.grad for parameter in self.deferred.values()]
             for parameter in self.deferred.values():
                 parameter.grad = None
+                parameter.requires_grad_(False)
             try:
                 yield
             finally:
                 for parameter, gradient in zip(self.deferred.values(), kept):
+                    parameter.requires_grad_(True)
                     parameter.grad = gradient
 
     def _filter_hooks(self) -> None:

@@ -244,7 +244,7 @@ class TrainingRun:
         """Every ``check_steps``: all data ranks hold the same weights, or all of them end with an error."""
         every = self.settings.gradient_sync.check_steps
         if every and self.step % every == 0:
-            assert_synced(self.mesh, self.engine.network_parameters, f"step {self.step}")
+            assert_synced(self.mesh, self.engine.parameters, f"step {self.step}")
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.evaluation is not None
