@@ -67,6 +67,8 @@ class TrainArguments:
     text_encoder: str | None = flag(None, "name of the corpus's text features")
     joint_groups: str | None = flag(None, "joint groups such as hip,knee:others")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
+    sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
+    check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
 
     def overrides(self) -> dict[str, Any]:
         """Values by dotted JSON key; None where a flag was not given."""
@@ -90,4 +92,6 @@ JSON_KEYS = {
     "text_encoder": "hymotion.text.encoder",
     "joint_groups": "hymotion.training.joint_groups",
     "allow_fps": "hymotion.model.allow_fps",
+    "sync_others_every": "hymotion.gradient_sync.others_every",
+    "check_sync_steps": "hymotion.gradient_sync.check_steps",
 }

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ds_hymotion.deepspeed_keys import check_deepspeed_keys
+from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
 
 
@@ -118,6 +118,23 @@ class TextSection(Section):
     )
 
 
+class GradientSyncSection(Section):
+    """Which gradients travel between data ranks, and how often."""
+
+    always: list[str] = Field(
+        ["attention_output", "ffn_output", "motion_head"],
+        min_length=1,
+        description="parameter groups or name patterns that are averaged and stepped every step",
+    )
+    others_every: int = Field(
+        1, ge=1, description="the other parameters are averaged and stepped every so many steps; 1 = every step"
+    )
+    frozen: list[str] = Field([], description="parameter groups or name patterns that are not trained and never travel")
+    check_steps: int = Field(
+        0, ge=0, description="steps between checks that all data ranks hold bit-identical weights; 0 = never"
+    )
+
+
 class HymotionSection(Section):
     """The ``hymotion`` section of a DeepSpeed JSON."""
 
@@ -127,6 +144,7 @@ class HymotionSection(Section):
     flow: FlowSection = FlowSection()
     training: TrainingSection = TrainingSection()
     evaluation: EvaluationSection = EvaluationSection()
+    gradient_sync: GradientSyncSection = GradientSyncSection()
 
 
 class RunConfig:
@@ -184,6 +202,8 @@ class RunConfig:
                 f"{self.name}: hymotion.data.bucket_lr_factors has {len(data.bucket_lr_factors)} values; "
                 f"{len(data.bucket_bounds)} bounds make {len(data.bucket_bounds) + 1} buckets"
             )
+        if self.hymotion.gradient_sync.others_every > 1:
+            check_selective_sync(self.deepspeed, self.name, self.hymotion.gradient_sync.others_every)
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_hymotion.data.buckets import Buckets, BucketSettings
-from ds_hymotion.data.plan import Layout, Planner, Position, balanced_counts
+from ds_hymotion.data.packing import balanced_counts
+from ds_hymotion.data.plan import Layout, Planner, Position
 from ds_hymotion.errors import UserError
 
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=60)

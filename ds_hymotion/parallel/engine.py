@@ -8,8 +8,11 @@ import torch
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.traffic import Traffic
 from ds_hymotion.training.objective import FlowObjective
 
 PREFIX = "generator."
@@ -22,35 +25,45 @@ class DataEngine:
         objective: the network with its loss, equal on all ranks.
         config: the checked configuration.
         mesh: this rank's place.
+        groups: which parameters are averaged every step and which every few; the frozen ones need no gradient.
     """
 
-    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh) -> None:
+    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups) -> None:
         import deepspeed
 
         self.mesh = mesh
-        self.parameters = {
-            name.removeprefix(PREFIX): parameter
-            for name, parameter in objective.named_parameters()
-            if parameter.requires_grad
-        }
+        named = {name.removeprefix(PREFIX): parameter for name, parameter in objective.named_parameters()}
+        trained = [name for name, parameter in named.items() if parameter.requires_grad]
+        assert set(trained) == {*groups.always, *groups.deferred}, "the groups name the trained parameters"
+        self.parameters = {name: named[name] for name in trained}
+        self.network_parameters = named
+        always = {name: named[name] for name in groups.always}
+        deferred = {name: named[name] for name in groups.deferred}
         self.engine, *_ = deepspeed.initialize(
             model=objective,
-            model_parameters=list(self.parameters.values()),
+            model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],
             config=engine_settings(config, mesh),
             dist_init_required=False,
+        )
+        self.traffic = Traffic()
+        self.sync = GradientSync(
+            self.engine, always, deferred, config.hymotion.gradient_sync.others_every, self.traffic
         )
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
         self.states = ParameterStates(self.engine, self.parameters, mesh)
+        if deferred:
+            # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
+            self.states.prepare([0, 0])
 
     @property
     def objective(self) -> FlowObjective:
         """The module on this rank."""
         return self.engine.module
 
-    def train_step(self, batches: list[Batch], valid_frames: int, rate_factor: float) -> torch.Tensor:
-        """One optimizer step over this rank's micro-batches; returns its summed loss parts [C + 2].
+    def train_step(self, step: int, batches: list[Batch], valid_frames: int, rate_factor: float) -> torch.Tensor:
+        """Optimizer step ``step`` (from 0) over this rank's micro-batches; returns its summed loss parts [C + 2].
 
         The engine averages gradients over the data ranks and over micro-batches, the loss is already normalised by
         the whole step: both divisions are taken back.
@@ -58,21 +71,24 @@ class DataEngine:
         assert len(batches) == self.accumulation
         for group in self.engine.basic_optimizer.param_groups:
             group["lr"] = self.full_rate * rate_factor
+        self.sync.begin(step)
         parts: torch.Tensor | None = None
-        for batch in batches:
+        for index, batch in enumerate(batches):
+            last = index == len(batches) - 1
             loss, part = self.engine(batch.to(self.mesh.device), valid_frames)
-            self.engine.backward(loss * (self.mesh.data_size * self.accumulation))
-            if not self.states.partitioned:
-                gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+            self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
+            if last and not self.states.partitioned:
+                gradients = [parameter.grad for parameter in self.sync.stepping.values() if parameter.grad is not None]
                 self._plain_norm = float(torch.nn.utils.get_total_norm(gradients))
-            self.engine.step()
+            self.sync.step(last)
             parts = part if parts is None else parts + part
         assert parts is not None
+        self.traffic.end_step()
         return parts
 
     @property
     def gradient_norm(self) -> float:
-        """Norm of the last step's gradient before clipping."""
+        """Norm of the gradient that the last step used, before clipping."""
         norm = self.engine.get_global_grad_norm()
         return self._plain_norm if norm is None else float(norm)
 

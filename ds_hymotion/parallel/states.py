@@ -95,16 +95,17 @@ class ParameterStates:
         weight.copy_(whole.to(weight.device, weight.dtype))
 
     @property
-    def step(self) -> int:
-        """The optimizer's own step count, which Adam's bias correction uses."""
-        for flat in self._flat_parameters():
-            value = self._base.state.get(flat, {}).get("step", 0)
-            return int(value.item() if torch.is_tensor(value) else value)
-        return 0
+    def steps(self) -> list[int]:
+        """The optimizer's own step count of each parameter group, which Adam's bias correction uses."""
+        counts = []
+        for group in self._base.param_groups:
+            value = self._base.state.get(group["params"][0], {}).get("step", 0)
+            counts.append(int(value.item() if torch.is_tensor(value) else value))
+        return counts
 
     @torch.no_grad()
-    def prepare(self, step: int) -> None:
-        """Make the optimizer allocate its moments before its first step, and set its step count."""
+    def prepare(self, steps: list[int]) -> None:
+        """Make the optimizer allocate its moments before its first step, and set each group's step count."""
         base = self._base
         if not base.state:
             rates = [group["lr"] for group in base.param_groups]
@@ -112,18 +113,23 @@ class ParameterStates:
             for group in base.param_groups:
                 group["lr"] = 0.0
             for flat in grads:
-                flat.grad = torch.zeros_like(flat)
+                flat.grad = torch.ones_like(flat)
             base.step()
+            for flat in grads:
+                for value in base.state.get(flat, {}).values():
+                    if torch.is_tensor(value) and value.shape == flat.shape and value.dim() > 0:
+                        value.zero_()
             for flat, grad in grads.items():
                 flat.grad = grad
             for group, rate in zip(base.param_groups, rates):
                 group["lr"] = rate
-        for flat in self._flat_parameters():
-            state = base.state.get(flat, {})
-            if torch.is_tensor(state.get("step")):
-                state["step"].fill_(step)
-            elif "step" in state:
-                state["step"] = step
+        for group, step in zip(base.param_groups, steps, strict=True):
+            for flat in group["params"]:
+                state = base.state.get(flat, {})
+                if torch.is_tensor(state.get("step")):
+                    state["step"].fill_(step)
+                elif "step" in state:
+                    state["step"] = step
         if hasattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
             self.engine.optimizer._lazy_init_hp_params_optimizer_state()
 

@@ -50,6 +50,12 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
         raise UserError(f"hymotion.model: {error}") from None
 
 
+def parameter_names(config: ModelConfig) -> list[str]:
+    """Released names of a network's parameters, in its order; nothing is allocated."""
+    with torch.device("meta"):
+        return [name for name, _ in MotionGenerator(config).named_parameters()]
+
+
 def build_generator(settings: HymotionSection, config: ModelConfig, corpus: Corpus) -> MotionGenerator:
     """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -23,9 +22,11 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.released import write_released
 from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.checkpoint import MASTER, Checkpoint, newest_checkpoint
+from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.log import RunLog
@@ -33,6 +34,7 @@ from ds_hymotion.training.network import build_generator, network_config
 from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
+from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
 LONGEST_SAVE_S = 25.0
@@ -58,22 +60,33 @@ class TrainingRun:
         self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
         self.model_config = network_config(self.settings, corpus)
         self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
-        self.groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
-        self.group_channels = self.groups.channels(corpus.representation)
+        groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
         checkpoint = newest_checkpoint(resume) if resume else None
         generator = build_generator(self.settings, self.model_config, corpus)
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
         self.planner, self.maker = self._plan()
         self.evaluation = self._evaluation()
         self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
+        names = [name for name, _ in generator.named_parameters()]
+        self.sync_groups = sync_groups(self.settings.gradient_sync, names)
+        for name in self.sync_groups.frozen:
+            parameter = generator.get_parameter(name).requires_grad_(False)
+            self.untrained[name] = parameter.detach().clone()
         self.engine = self._engine(generator)
+        self.values = StepValues(self.engine, self.maker, groups)
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
             else None
         )
         self.checkpoint = Checkpoint(
-            output, self.engine.states, self.average, self.untrained, mesh, self.settings.training.keep_last
+            output,
+            self.engine.states,
+            self.engine.sync,
+            self.average,
+            self.untrained,
+            mesh,
+            self.settings.training.keep_last,
         )
         self.step = 0
         self.position = Position()
@@ -143,22 +156,29 @@ class TrainingRun:
             self.corpus.fps,
             self.settings.flow,
         )
-        return DataEngine(FlowObjective(generator, self.settings.flow, body), self.config, self.mesh)
+        objective = FlowObjective(generator, self.settings.flow, body)
+        return DataEngine(objective, self.config, self.mesh, self.sync_groups)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self.engine.restore_scaler(state["scaler"])
+        with torch.no_grad():
+            for name, value in read_kind(checkpoint, FIXED):
+                if name in self.sync_groups.frozen:
+                    self.engine.network_parameters[name].copy_(value)
+                    self.untrained[name].copy_(value)
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
         training = self.settings.training
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
-        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher:
+        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
             for step, batches in self._batches(prefetcher):
                 parts = self._train_step(step, batches, stop, log)
+                self._check_ranks()
                 if self.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
                 stopping = float(parts[-1]) > 0
@@ -198,18 +218,18 @@ class TrainingRun:
         """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
-        parts = self.engine.train_step(batches, step.valid_frames, factor)
+        parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
         self.mesh.sum_over_data(votes)
         if self.average:
-            self.average.update()
+            self.average.update(self.engine.sync.stepping)
         self.step += 1
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
         if logged:
-            values = self._values(votes[:-1].cpu(), step, factor)
-            loss = values["loss"]
+            values = self.values.of(votes[:-1].cpu(), step, factor)
+            loss = float(values["loss"])
             log.record(self.step, values)
         log.tick(step.valid_frames, loss)
         return votes
@@ -220,26 +240,11 @@ class TrainingRun:
             self.position = Position(step.epoch)
         self.position.advance(self.planner.layout)
 
-    def _values(self, parts: torch.Tensor, step: Step, factor: float) -> dict[str, float]:
-        values = {"loss": float(self.engine.objective.total(parts, step.valid_frames))}
-        for label, channels in zip(self.groups.labels, self.group_channels):
-            values[f"loss_fm_joint_{label}"] = float(parts[channels].sum()) / (step.valid_frames * len(channels))
-        if self.settings.flow.joint_position_weight:
-            values["loss_joint_position_m2"] = float(parts[-2]) / (
-                step.valid_frames * self.corpus.representation.joints
-            )
-        if self.settings.flow.foot_contact_weight:
-            values["loss_foot_contact"] = float(parts[-1]) / (2 * step.valid_frames)
-        values.update(
-            lr=self.engine.full_rate * factor,
-            grad_norm=self.engine.gradient_norm,
-            epoch=float(step.epoch),
-            bucket=float(step.bucket),
-            useful_share=step.useful_share,
-        )
-        if self.config.dtype == "fp16":
-            values["loss_scale"] = self.engine.loss_scale
-        return {name: value for name, value in values.items() if not math.isnan(value) or name.startswith("loss")}
+    def _check_ranks(self) -> None:
+        """Every ``check_steps``: all data ranks hold the same weights, or all of them end with an error."""
+        every = self.settings.gradient_sync.check_steps
+        if every and self.step % every == 0:
+            assert_synced(self.mesh, self.engine.network_parameters, f"step {self.step}")
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.evaluation is not None
@@ -299,8 +304,9 @@ class TrainingRun:
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
 
     def _conclude(self, log: RunLog) -> None:
-        """Name the clips that could not be read, of all ranks (collective)."""
+        """Name the clips that could not be read, of all ranks, and what was sent (collective)."""
         failed = self.mesh.gather_objects(self.maker.failed)
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")
+        log.say(self.engine.traffic.summary(sum(p.numel() for p in self.engine.network_parameters.values())))

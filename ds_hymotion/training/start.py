@@ -10,9 +10,10 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.checkpoint import checkpoint_folders
-from ds_hymotion.training.network import network_config
+from ds_hymotion.training.network import network_config, parameter_names
 from ds_hymotion.training.run import TrainingRun
 
 
@@ -33,6 +34,7 @@ def start_training(arguments: TrainArguments) -> bool:
     config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), data_ranks=world)
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
+    sync_groups(config.hymotion.gradient_sync, parameter_names(network))
     TextCache(corpus.text_cache_folder(config.hymotion.text.encoder)).require(
         network.ctxt_input_dim, network.vtxt_input_dim
     )
