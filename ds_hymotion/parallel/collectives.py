@@ -39,9 +39,10 @@ def gather_last(x: Tensor, widths: Sequence[int], group: Any) -> Tensor:
         return x.new_empty(*x.shape[:-1], sum(widths))
     widest = max(widths)
     padded = torch.nn.functional.pad(x, (0, widest - x.shape[-1])).contiguous()
-    parts = padded.new_empty(len(widths), *padded.shape)
-    dist.all_gather_into_tensor(parts, padded, group=group)
-    return torch.cat([part[..., :width] for part, width in zip(parts, widths)], dim=-1)
+    parts = padded.new_empty(len(widths) * padded.numel())
+    dist.all_gather_into_tensor(parts, padded.view(-1), group=group)
+    stacked = parts.view(len(widths), *padded.shape)
+    return torch.cat([part[..., :width] for part, width in zip(stacked, widths)], dim=-1)
 
 
 def summed(x: Tensor, group: Any) -> Tensor:
