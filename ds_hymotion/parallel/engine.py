@@ -8,6 +8,7 @@ import torch
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
@@ -19,16 +20,25 @@ PREFIX = "generator."
 
 
 class DataEngine:
-    """The whole network on every rank, batches divided over the data axis: DeepSpeed's plain engine with ZeRO 0 to 2.
+    """All blocks on every rank, batches divided over the data axis, tensors cut over the model axis or whole:
+    DeepSpeed's plain engine with ZeRO 0 to 2.
 
     Args:
-        objective: the network with its loss, equal on all ranks.
+        objective: the network with its loss, equal on all data ranks.
         config: the checked configuration.
         mesh: this rank's place.
         groups: which parameters are averaged every step and which every few; the frozen ones need no gradient.
+        plan: how the network's tensors are cut over the model axis.
     """
 
-    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups) -> None:
+    def __init__(
+        self,
+        objective: FlowObjective,
+        config: RunConfig,
+        mesh: Mesh,
+        groups: SyncGroups,
+        plan: CutPlan | None = None,
+    ) -> None:
         import deepspeed
 
         self.mesh = mesh
@@ -43,6 +53,7 @@ class DataEngine:
             model=objective,
             model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],
             config=engine_settings(config, mesh),
+            mpu=mesh.mpu,
             dist_init_required=False,
         )
         self.traffic = Traffic()
@@ -52,7 +63,7 @@ class DataEngine:
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
-        self.states = ParameterStates(self.engine, self.parameters, mesh)
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
         if deferred:
             # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
             self.states.prepare([0, 0])
@@ -78,13 +89,22 @@ class DataEngine:
             loss, part = self.engine(batch.to(self.mesh.device), valid_frames)
             self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
             if last and not self.states.partitioned:
-                gradients = [parameter.grad for parameter in self.sync.stepping.values() if parameter.grad is not None]
-                self._plain_norm = float(torch.nn.utils.get_total_norm(gradients))
+                self._plain_norm = self._norm_without_zero()
             self.sync.step(last)
             parts = part if parts is None else parts + part
         assert parts is not None
         self.traffic.end_step()
         return parts
+
+    def _norm_without_zero(self) -> float:
+        """The norm over the whole network, tensors that all model ranks hold counted once."""
+        counted = [
+            p.grad for p in self.sync.stepping.values() if p.grad is not None and getattr(p, "model_parallel", True)
+        ]
+        norm = torch.nn.utils.get_total_norm(counted)
+        if self.mesh.model_size > 1:
+            norm = self.mesh.sum_over_model(norm.float().square()).sqrt()
+        return float(norm)
 
     @property
     def gradient_norm(self) -> float:

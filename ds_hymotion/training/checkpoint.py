@@ -7,6 +7,7 @@ Kinds of state are weights, moments, average, what is not trained, and between t
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from functools import partial
@@ -89,7 +90,7 @@ class Checkpoint:
                 if self.mesh.is_first:
                     writer.attempt(partial(writer.add, kind, name, whole))
             writer.attempt(writer.flush)
-        for kind, name, whole in each_ranks_sums(self.sync, self.mesh):
+        for kind, name, whole in each_ranks_sums(self.sync, self.states, self.mesh):
             writer.attempt(partial(writer.add, kind, name, whole))
         writer.attempt(writer.flush)
         for name, value in self.fixed.items():
@@ -102,7 +103,7 @@ class Checkpoint:
             "deferred": deferred_state(self.sync, self.states, self.mesh),
             "kinds": list(sources),
             "ema_updates": self.average.updates if self.average else 0,
-            "shapes": {name: list(parameter.shape) for name, parameter in self.states.parameters.items()},
+            "shapes": self._shapes(),
             **state,
         }
         writer.attempt(lambda: writer.finish(full))
@@ -122,7 +123,7 @@ class Checkpoint:
             UserError: the checkpoint is damaged or belongs to another network.
         """
         state = read_state(folder)
-        own = {name: list(parameter.shape) for name, parameter in self.states.parameters.items()}
+        own = self._shapes()
         if state["shapes"] != own:
             different = sorted(
                 name for name in own.keys() | state["shapes"].keys() if own.get(name) != state["shapes"].get(name)
@@ -153,11 +154,14 @@ class Checkpoint:
                     self.states.put(fragments[name], kind, whole)
         if self.average:
             self.average.updates = int(state["ema_updates"])
-        restore_sums(folder, state, self.sync, self.mesh)
+        restore_sums(folder, state, self.sync, self.states, self.mesh)
         return state
 
     def _bytes(self) -> int:
         kinds = len(self.states.kinds()) + bool(self.average)
-        deferred = sum(parameter.numel() for parameter in self.sync.deferred.values()) if self.sync.held else 0
-        trained = sum(parameter.numel() for parameter in self.states.parameters.values())
-        return 4 * (kinds * trained + self.mesh.data_size * deferred)
+        whole = {name: math.prod(shape) for name, shape in self._shapes().items()}
+        deferred = sum(whole[name] for name in self.sync.deferred) if self.sync.held else 0
+        return 4 * (kinds * sum(whole.values()) + self.mesh.data_size * deferred)
+
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(self.states.whole_shape(name)) for name in self.states.parameters}

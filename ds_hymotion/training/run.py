@@ -20,7 +20,6 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.released import write_released
-from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh
@@ -29,11 +28,13 @@ from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
+from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
-from ds_hymotion.training.network import build_generator, network_config
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
+from ds_hymotion.training.memory import MemoryWatch
+from ds_hymotion.training.network import build_generator, build_objective, network_config
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
+from ds_hymotion.training.slow_rows import SlowRows
 from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
@@ -60,7 +61,7 @@ class TrainingRun:
         self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
         self.model_config = network_config(self.settings, corpus)
         self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
-        groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
+        self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
         generator = build_generator(self.settings, self.model_config, corpus)
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
@@ -73,12 +74,16 @@ class TrainingRun:
             parameter = generator.get_parameter(name).requires_grad_(False)
             self.untrained[name] = parameter.detach().clone()
         self.engine = self._engine(generator)
-        self.values = StepValues(self.engine, self.maker, groups)
+        self.values = StepValues(self.engine, self.maker, self.joints)
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
             else None
         )
+        self.slow_rows = SlowRows(
+            self.engine.states, self.average, self.joints.every[self.joints.rank_channels[mesh.model_rank]]
+        )
+        self.memory = MemoryWatch(self.engine, self.average, self.joints.suggestion())
         self.checkpoint = Checkpoint(
             output,
             self.engine.states,
@@ -149,15 +154,8 @@ class TrainingRun:
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
-        body = BodyLosses(
-            self.corpus.representation,
-            self.mean,
-            self.std,
-            self.corpus.fps,
-            self.settings.flow,
-        )
-        objective = FlowObjective(generator, self.settings.flow, body)
-        return DataEngine(objective, self.config, self.mesh, self.sync_groups)
+        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh)
+        return DataEngine(objective, self.config, self.mesh, self.sync_groups, plan)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
@@ -218,11 +216,12 @@ class TrainingRun:
         """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
-        parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
+        with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+            parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
+            if self.average:
+                self.average.update(self.engine.sync.stepping)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
-        self.mesh.sum_over_data(votes)
-        if self.average:
-            self.average.update(self.engine.sync.stepping)
+        self.mesh.sum_over_all(votes)
         self.step += 1
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
@@ -231,6 +230,8 @@ class TrainingRun:
             values = self.values.of(votes[:-1].cpu(), step, factor)
             loss = float(values["loss"])
             log.record(self.step, values)
+        for line in self.memory.lines():
+            log.say(line)
         log.tick(step.valid_frames, loss)
         return votes
 
@@ -295,12 +296,13 @@ class TrainingRun:
         if self.mesh.is_first:
             path = self.output / "config.json"
             path.write_text(json.dumps(self.config.as_dict(), indent=2) + "\n", encoding="utf-8")
-        parameters = sum(parameter.numel() for parameter in self.engine.parameters.values())
         log.say(
-            f"{self.settings.model.preset}: {parameters / 1e6:.2f} M trained parameters, {self.config.dtype}, "
+            f"{self.settings.model.preset}: {self.engine.states.describe()}, {self.config.dtype}, "
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        if self.mesh.model_size > 1:
+            log.say(self.joints.describe(self.settings.flow))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
 
     def _conclude(self, log: RunLog) -> None:
