@@ -11,6 +11,7 @@ from ds_hymotion.data.batches import Batch
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.training.objective import FlowObjective
 
 PREFIX = "generator."
@@ -116,6 +117,10 @@ class DataEngine:
             return objective(batch.to(self.mesh.device), valid_frames)[1]
         finally:
             objective.train(training)
+
+    def replica_difference(self) -> float:
+        """How far tensors that all tensor ranks hold have drifted apart, 0 if not at all (collective)."""
+        return replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
 
     def memory_bytes(self) -> int:
         """Peak bytes allocated on this rank's GPU; 0 without one."""
