@@ -6,7 +6,9 @@ import torch
 import torch.distributed as dist
 
 from ds_hymotion.parallel.collectives import copy_to_parts, gather_last, join_parts, sum_of_parts
+from ds_hymotion.parallel.cuts import CutPlan, ListCut
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.tensor import replica_difference
 from tests.ranks import RankPool
 
 WIDTHS = [3, 1, 2]
@@ -72,3 +74,16 @@ def test_the_mesh_sums_along_its_axes(ranks: RankPool) -> None:
     assert [entry[3] for entry in found] == [[0, 2], [1, 3], [0, 2], [1, 3]]
     gathered = [[part.tolist() for part in entry[4]] for entry in found]
     assert gathered == [[[0.0], [1.0, 1.0]], [], [[2.0], [3.0, 3.0]], []]
+
+
+def replica_job() -> tuple[float, float]:
+    """What is found of replicas that are equal, and of one that differs on the last rank."""
+    plan = CutPlan(3, {"cut": ListCut(0, ((0,), (1,), (2,)))})
+    tensors = {"cut": torch.full((1,), float(dist.get_rank())), "whole": torch.arange(4.0)}
+    equal = replica_difference(tensors.items(), plan, dist.group.WORLD)
+    tensors["whole"][1] += 0.25 * (dist.get_rank() == 2)
+    return equal, replica_difference(tensors.items(), plan, dist.group.WORLD)
+
+
+def test_replicas_that_differ_are_found(ranks: RankPool) -> None:
+    assert ranks.run(3, replica_job) == [(0.0, 0.25)] * 3

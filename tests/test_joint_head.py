@@ -16,7 +16,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.flow.sampler import sample
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
-from ds_hymotion.motion.groups import JointGroups, balance
+from ds_hymotion.motion.groups import JointGroups, balance, neighbours
 from ds_hymotion.motion.representation import representation
 from ds_hymotion.motion.statistics import normalise
 from ds_hymotion.parallel.cuts import CutPlan
@@ -106,10 +106,12 @@ def test_suggestions_read_back() -> None:
     )
 
 
-def test_balance_goes_to_the_least_loaded() -> None:
+def test_balance() -> None:
     assert balance([5, 3, 3, 2], 2) == [[0, 3], [1, 2]]
-    assert balance([3, 3], 3) == [[], [0], [1]]
-    assert balance([1, 1, 1], 2, first_load=2) == [[2], [0, 1]]
+    assert balance([75, 72, 72], 2) == [[0], [1, 2]]
+    assert neighbours([12, 9, 9, 9], 2) == [range(0, 2), range(2, 4)]
+    assert neighbours([1, 1, 9], 3) == [range(0, 1), range(1, 2), range(2, 3)]
+    assert neighbours([4, 1, 1, 4, 2], 2) == [range(0, 3), range(3, 5)]
 
 
 CHANNELS = [[0, 3, 4], [1], [2, 5]]

@@ -13,6 +13,7 @@ from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.parallel.traffic import Traffic
 from ds_hymotion.training.objective import FlowObjective
 
@@ -139,6 +140,10 @@ class DataEngine:
             return objective(batch.to(self.mesh.device), valid_frames)[1]
         finally:
             objective.train(training)
+
+    def replica_difference(self) -> float:
+        """How far tensors that all tensor ranks hold have drifted apart, 0 if not at all (collective)."""
+        return replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
 
     def memory_bytes(self) -> int:
         """Peak bytes allocated on this rank's GPU; 0 without one."""
