@@ -15,7 +15,7 @@ from ds_hymotion.mesh_shape import MeshShape
 
 
 class Section(BaseModel):
-    """A part of the ``hymotion`` section: unknown keys are errors, values are not coerced across kinds."""
+    """A part of the ``hymotion`` section: unknown keys are errors; a number may also be given as a string of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -122,9 +122,23 @@ class EvaluationSection(Section):
 class TextSection(Section):
     """Where text features come from."""
 
-    encoder: str = Field(
-        "hashed", description="name of the feature cache in the corpus: hashed, or one made by prepare.py"
+    mode: Literal["cached", "live"] = Field(
+        "cached", description="features from the corpus's cache, or encoders kept in the run"
     )
+    encoder: str = Field(
+        "hashed", description="name of the feature cache in the corpus: hashed or qwen_clip; live needs qwen_clip"
+    )
+    qwen: str = Field("Qwen/Qwen3-8B", description="live: folder or hub name of Qwen3")
+    clip: str = Field("openai/clip-vit-large-patch14", description="live: folder or hub name of CLIP")
+    release_dir: str | None = Field(None, description="live: clone of the release, whose system prompt is read")
+    system_prompt_file: str | None = Field(None, description="live: file that is the system prompt")
+    encoder_dtype: Literal["bf16", "fp16", "fp32"] = Field(
+        "bf16", description="live: what frozen layers of Qwen3 compute in"
+    )
+    frozen_layers: int = Field(
+        12, ge=0, description="live: lower layers of Qwen3 that train_upper_layers leaves frozen"
+    )
+    train_upper_layers: bool = Field(False, description="live: train the layers above; false freezes all of Qwen3")
 
 
 class GradientSyncSection(Section):
@@ -216,6 +230,16 @@ class RunConfig:
 
     def _cross_checks(self) -> None:
         data = self.hymotion.data
+        text = self.hymotion.text
+        if text.mode == "live" and text.encoder != "qwen_clip":
+            raise UserError(
+                f"{self.name}: hymotion.text.mode = live with hymotion.text.encoder = {text.encoder!r}; use qwen_clip"
+            )
+        if text.train_upper_layers and text.mode != "live":
+            raise UserError(
+                f"{self.name}: hymotion.text.train_upper_layers = true needs the encoders in the run; set "
+                "hymotion.text.mode to live"
+            )
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:
             raise UserError(f"{self.name}: hymotion.evaluation.times holds {bad[0]}; use values in 0..1")

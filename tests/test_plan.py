@@ -143,6 +143,15 @@ def test_balanced_counts_are_the_best(lengths: list[int], ranks: int) -> None:
     assert cost(counts) == min(cost(split) for split in splits(len(lengths), ranks))
 
 
+@settings(deadline=None)
+@given(st.lists(st.integers(60, 300), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 4), st.integers(0, 9))
+def test_no_micro_batch_is_over_its_frames(lengths: list[int], ranks: int, accumulation: int, seed: int) -> None:
+    layout = Layout(ranks, accumulation, 1, frames=300 + 100 * seed)
+    for step in Planner(lengths, BucketSettings((60, 300)), layout, seed).epoch(0):
+        for rank, padded in zip(step.micro_batches, step.padded):
+            assert max(map(len, rank)) * padded <= layout.frames
+
+
 def test_nothing_to_plan() -> None:
     with pytest.raises(UserError, match="no clip is left"):
         Planner([10, 20], BucketSettings(short="drop"), Layout(1, 1, 1), 0)

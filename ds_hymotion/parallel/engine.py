@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
@@ -28,7 +33,7 @@ class DataEngine:
         objective: the network with its loss, equal on all data ranks.
         config: the checked configuration.
         mesh: this rank's place.
-        groups: which parameters are averaged every step and which every few; the frozen ones need no gradient.
+        groups: which parameters are averaged every step; the other trained ones wait, if the configuration says so.
         plan: how the network's tensors are cut over the model axis.
     """
 
@@ -42,25 +47,25 @@ class DataEngine:
     ) -> None:
         import deepspeed
 
+        settings = engine_settings(config, mesh)
+        check_with_deepspeed(settings, config.name, mesh)
         self.mesh = mesh
         named = {name.removeprefix(PREFIX): parameter for name, parameter in objective.named_parameters()}
         trained = [name for name, parameter in named.items() if parameter.requires_grad]
-        assert set(trained) == {*groups.always, *groups.deferred}, "the groups name the trained parameters"
         self.parameters = {name: named[name] for name in trained}
         self.network_parameters = named
-        always = {name: named[name] for name in groups.always}
-        deferred = {name: named[name] for name in groups.deferred}
+        every = config.hymotion.gradient_sync.others_every
+        always = {name: named[name] for name in trained if name in groups.always or every == 1}
+        deferred = {name: named[name] for name in trained if name not in always}
         self.engine, *_ = deepspeed.initialize(
             model=objective,
             model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],
-            config=engine_settings(config, mesh),
+            config=settings,
             mpu=mesh.mpu,
             dist_init_required=False,
         )
         self.traffic = Traffic()
-        self.sync = GradientSync(
-            self.engine, always, deferred, config.hymotion.gradient_sync.others_every, self.traffic
-        )
+        self.sync = GradientSync(self.engine, always, deferred, every, self.traffic)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
@@ -155,8 +160,45 @@ class DataEngine:
             self.engine.monitor.write_events(events)
 
 
+def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> None:
+    """Let DeepSpeed parse its part, and try what only the first rank opens: monitors (collective).
+
+    Raises:
+        UserError: on every rank alike, where DeepSpeed would end in a traceback.
+    """
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig(copy.deepcopy(settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{name}: DeepSpeed refuses {key} = {first['input']!r}: {first['msg']}") from None
+    except Exception as error:  # whatever it raises, it is about the JSON
+        raise UserError(f"{name}: DeepSpeed refuses this file: {error}") from None
+    problem = mesh.agree(_monitor_problem(settings) if mesh.is_first else "")
+    if problem:
+        raise UserError(f"{name}: {problem}")
+
+
+def _monitor_problem(settings: dict[str, Any]) -> str:
+    packages = {"tensorboard": "tensorboard", "csv_monitor": "", "wandb": "wandb", "comet": "comet_ml"}
+    for key, package in packages.items():
+        section = settings.get(key, {})
+        if not section.get("enabled"):
+            continue
+        if package and importlib.util.find_spec(package) is None:
+            return f"{key}.enabled = true needs the package {package}; install it with pip install {package}"
+        if folder := section.get("output_path"):
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                return f"{key}.output_path = {folder!r} cannot be made ({error.strerror}); give a writable folder"
+    return ""
+
+
 def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
-    """What DeepSpeed is given: the JSON without our section, with what a CPU needs."""
+    """What DeepSpeed is given: the JSON without our section, with what a CPU and an optimizer of torch's own need."""
     settings = {**config.deepspeed, "steps_per_print": None}
     optimizer = {**settings["optimizer"], "params": dict(settings["optimizer"]["params"])}
     offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get(
@@ -165,6 +207,8 @@ def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     if mesh.device.type == "cpu" and optimizer["type"] in ("Adam", "AdamW") and not offload:
         optimizer["params"]["torch_adam"] = True
     settings["optimizer"] = optimizer
+    if optimizer["type"] == "SGD":
+        settings.setdefault("zero_allow_untested_optimizer", True)
     if config.dtype == "bf16":
         settings["data_types"] = {"grad_accum_dtype": "fp32", **settings.get("data_types", {})}
     return settings

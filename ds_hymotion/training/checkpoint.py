@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ds_hymotion.errors import UserError
@@ -49,7 +50,10 @@ class Checkpoint:
         average: the weight average, if the run keeps one.
         fixed: tensors of the released format that are not trained (statistics, special features).
         mesh: this rank's place.
-        keep_last: older checkpoints are removed.
+        keep_last: older checkpoints are removed, and those of later steps, which the run has left behind.
+
+    Attributes:
+        seconds: what the last save took, on the first rank; all ranks hold the same number.
     """
 
     def __init__(
@@ -111,9 +115,13 @@ class Checkpoint:
         if problem:
             raise UserError(f"{folder}: not saved: {problem}; earlier checkpoints are untouched")
         if self.mesh.is_first:
-            for old in checkpoint_folders(self.run)[: -self.keep_last]:
-                shutil.rmtree(old, ignore_errors=True)
-        self.seconds = time.monotonic() - started
+            folders = checkpoint_folders(self.run)
+            kept = [path for path in folders if path.name <= folder.name][-self.keep_last :]
+            for path in folders:
+                if path not in kept:
+                    shutil.rmtree(path, ignore_errors=True)
+        # Agreed, because ranks decide by it whether to save once more.
+        self.seconds = float(self.mesh.agree(str(time.monotonic() - started)))
         return folder
 
     def load(self, folder: Path) -> dict[str, Any]:
@@ -165,3 +173,14 @@ class Checkpoint:
 
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(self.states.whole_shape(name)) for name in self.states.parameters}
+
+
+@torch.no_grad()
+def restore_fixed(folder: Path, fixed: dict[str, Tensor]) -> None:
+    """Copy statistics and special features from a checkpoint: its weights know no others, whatever the corpus has now.
+
+    Tensors of another shape stay as they are; :meth:`Checkpoint.load` refuses such a checkpoint by its weights.
+    """
+    for name, whole in read_kind(folder, FIXED):
+        if name in fixed and fixed[name].shape == whole.shape:
+            fixed[name].copy_(whole)

@@ -19,13 +19,14 @@ from ds_hymotion.data.plan import Layout, Planner, Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind
+from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.joints import JointPlan
@@ -35,6 +36,7 @@ from ds_hymotion.training.network import build_generator, build_objective, netwo
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
+from ds_hymotion.training.text import export_tower, require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
@@ -58,12 +60,13 @@ class TrainingRun:
         self.corpus = corpus
         self.output = output
         self.mesh = mesh
-        self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
         self.model_config = network_config(self.settings, corpus)
-        self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
+        self.text = text_source(self.settings.text, corpus, self.model_config, str(mesh.device))
         self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
-        generator = build_generator(self.settings, self.model_config, corpus)
+        generator = build_generator(self.settings, self.model_config, corpus, resumed=checkpoint is not None)
+        if checkpoint:
+            restore_fixed(checkpoint, dict(generator.named_buffers()))
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
         self.planner, self.maker = self._plan()
         self.evaluation = self._evaluation()
@@ -129,6 +132,12 @@ class TrainingRun:
 
     def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
         flow = self.settings.flow
+        if isinstance(self.text, TextCache):
+            # Looked up here, where all ranks find the same; inside the run one rank alone would stop.
+            captions = (caption.text for sample in samples for caption in sample.captions)
+            missing = next((caption for caption in captions if caption not in self.text), None)
+            if missing is not None:
+                self.text.lookup([missing])
         return BatchMaker(
             self.corpus,
             samples,
@@ -154,11 +163,13 @@ class TrainingRun:
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
-        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh)
+        tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
+        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
         return DataEngine(objective, self.config, self.mesh, self.sync_groups, plan)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
+        require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self.engine.restore_scaler(state["scaler"])
@@ -167,6 +178,11 @@ class TrainingRun:
                 if name in self.sync_groups.frozen:
                     self.engine.network_parameters[name].copy_(value)
                     self.untrained[name].copy_(value)
+        if self.step > self.settings.training.max_steps:
+            raise UserError(
+                f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
+                f"{self.settings.training.max_steps}; use at least {self.step}"
+            )
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
@@ -177,6 +193,12 @@ class TrainingRun:
             for step, batches in self._batches(prefetcher):
                 parts = self._train_step(step, batches, stop, log)
                 self._check_ranks()
+                # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
+                if self.config.dtype != "fp16" and not bool(parts.isfinite().all()):
+                    raise UserError(
+                        f"step {self.step}: the loss is {float(parts[:-1].sum())}; nothing was saved since; resume "
+                        "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
+                    )
                 if self.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
                 stopping = float(parts[-1]) > 0
@@ -276,6 +298,7 @@ class TrainingRun:
             preset=self.settings.model.preset,
             steps=self.step,
             base=self.settings.model.init_from or "",
+            text=text_provenance(self.settings.text, self.text),
         )
 
     def _export(self, log: RunLog) -> None:
@@ -286,11 +309,22 @@ class TrainingRun:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
-        if not self.mesh.is_first:
-            return
+        problem = ""
+        if self.mesh.is_first:
+            try:
+                self._write_export(tensors, log)
+            except (OSError, UserError) as error:
+                problem = f"{self.output}: weights not exported ({error}); make room and run again with --resume"
+        if problem := self.mesh.agree(problem):
+            raise UserError(problem)
+
+    def _write_export(self, tensors: dict[str, torch.Tensor], log: RunLog) -> None:
+        if text := export_tower(self.output, tensors, self.provenance.text):
+            log.say(f"text layers: {text}")
         save_weights(self.output / WEIGHTS, tensors, self.provenance)
         log.say(f"weights: {self.output / WEIGHTS}")
-        if self.settings.model.preset.startswith("hy-motion"):
+        preset = self.settings.model.preset
+        if preset.startswith("hy-motion") and self.model_config == PRESETS[preset]:
             write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
             log.say(f"released format: {self.output / 'latest.ckpt'}")
 
