@@ -5,16 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
+from ds_hymotion.mesh_shape import MeshShape
 
 
 class Section(BaseModel):
-    """A part of the ``hymotion`` section: unknown keys are errors, values are not coerced across kinds."""
+    """A part of the ``hymotion`` section: unknown keys are errors; a number may also be given as a string of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -93,9 +94,17 @@ class TrainingSection(Section):
     log_steps: int = Field(10, ge=1, description="steps between log lines")
     save_steps: int = Field(500, ge=0, description="steps between checkpoints; 0 = only at the end")
     keep_last: int = Field(2, ge=1, description="checkpoints kept")
-    joint_groups: str = Field(
-        "hip,knee,ankle,shoulder:elbow,wrist,neck,spine:others",
-        description="joint groups whose loss is logged: names with commas, groups with colons",
+    joint_groups: str | None = Field(
+        None,
+        description="joint groups whose loss is logged, and by which the motion head is cut over tensor ranks: names "
+        "with commas, groups with colons; without it hip,knee,ankle,shoulder:elbow,wrist,neck,spine:others are "
+        "logged and the head's joints are balanced over the ranks",
+    )
+    joint_loss_weights: list[Annotated[float, Field(ge=0)]] = Field(
+        [], description="weight in the loss of each joint group's channels; [] = 1 for all"
+    )
+    joint_update_every: list[Annotated[int, Field(ge=1)]] = Field(
+        [], description="steps between updates of each joint group's rows of the motion head; [] = 1 for all"
     )
 
 
@@ -113,9 +122,23 @@ class EvaluationSection(Section):
 class TextSection(Section):
     """Where text features come from."""
 
-    encoder: str = Field(
-        "hashed", description="name of the feature cache in the corpus: hashed, or one made by prepare.py"
+    mode: Literal["cached", "live"] = Field(
+        "cached", description="features from the corpus's cache, or encoders kept in the run"
     )
+    encoder: str = Field(
+        "hashed", description="name of the feature cache in the corpus: hashed or qwen_clip; live needs qwen_clip"
+    )
+    qwen: str = Field("Qwen/Qwen3-8B", description="live: folder or hub name of Qwen3")
+    clip: str = Field("openai/clip-vit-large-patch14", description="live: folder or hub name of CLIP")
+    release_dir: str | None = Field(None, description="live: clone of the release, whose system prompt is read")
+    system_prompt_file: str | None = Field(None, description="live: file that is the system prompt")
+    encoder_dtype: Literal["bf16", "fp16", "fp32"] = Field(
+        "bf16", description="live: what frozen layers of Qwen3 compute in"
+    )
+    frozen_layers: int = Field(
+        12, ge=0, description="live: lower layers of Qwen3 that train_upper_layers leaves frozen"
+    )
+    train_upper_layers: bool = Field(False, description="live: train the layers above; false freezes all of Qwen3")
 
 
 class GradientSyncSection(Section):
@@ -135,6 +158,13 @@ class GradientSyncSection(Section):
     )
 
 
+class ParallelSection(Section):
+    """How the network is spread over ranks; the data axis takes the ranks that are left."""
+
+    model: int = Field(1, ge=1, description="tensor ranks: heads, MLPs and the motion head are cut over so many")
+    memory_steps: int = Field(500, ge=0, description="steps between lines on each rank's memory; 0 = only at the start")
+
+
 class HymotionSection(Section):
     """The ``hymotion`` section of a DeepSpeed JSON."""
 
@@ -145,6 +175,7 @@ class HymotionSection(Section):
     training: TrainingSection = TrainingSection()
     evaluation: EvaluationSection = EvaluationSection()
     gradient_sync: GradientSyncSection = GradientSyncSection()
+    parallel: ParallelSection = ParallelSection()
 
 
 class RunConfig:
@@ -154,14 +185,18 @@ class RunConfig:
         raw: the parsed JSON.
         name: how messages call it.
         overrides: values by dotted key, such as ``{"hymotion.training.max_steps": 100}``; None values are ignored.
-        data_ranks: size of the data axis, for the batch triple.
+        ranks: number of processes, which the mesh's axes divide; None where they are not known, for a check alone.
 
     Raises:
         UserError: an unknown key, an illegal value or an illegal combination, with a legal value.
     """
 
     def __init__(
-        self, raw: dict[str, Any], name: str = "config", overrides: dict[str, Any] | None = None, data_ranks: int = 1
+        self,
+        raw: dict[str, Any],
+        name: str = "config",
+        overrides: dict[str, Any] | None = None,
+        ranks: int | None = None,
     ) -> None:
         merged = json.loads(json.dumps(raw))
         for key, value in (overrides or {}).items():
@@ -172,13 +207,14 @@ class RunConfig:
             raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
         self.name = name
         self.hymotion = parse_section(section, name)
-        self.deepspeed = check_deepspeed_keys(merged, name, data_ranks)
+        self.shape = MeshShape.of(ranks or self.hymotion.parallel.model, self.hymotion.parallel.model)
+        self.deepspeed = check_deepspeed_keys(merged, name, self.shape.data)
         self._cross_checks()
 
     @classmethod
-    def load(cls, path: str | Path, overrides: dict[str, Any] | None = None, data_ranks: int = 1) -> RunConfig:
+    def load(cls, path: str | Path, overrides: dict[str, Any] | None = None, ranks: int | None = None) -> RunConfig:
         """Read a JSON file."""
-        return cls(read_json(path), str(path), overrides, data_ranks)
+        return cls(read_json(path), str(path), overrides, ranks)
 
     @property
     def dtype(self) -> str:
@@ -193,11 +229,16 @@ class RunConfig:
         return {**self.deepspeed, "hymotion": self.hymotion.model_dump()}
 
     def _cross_checks(self) -> None:
-        training, data = self.hymotion.training, self.hymotion.data
-        if training.warmup_steps > training.max_steps:
+        data = self.hymotion.data
+        text = self.hymotion.text
+        if text.mode == "live" and text.encoder != "qwen_clip":
             raise UserError(
-                f"{self.name}: hymotion.training.warmup_steps = {training.warmup_steps} is more than "
-                f"max_steps = {training.max_steps}; use 0..{training.max_steps}"
+                f"{self.name}: hymotion.text.mode = live with hymotion.text.encoder = {text.encoder!r}; use qwen_clip"
+            )
+        if text.train_upper_layers and text.mode != "live":
+            raise UserError(
+                f"{self.name}: hymotion.text.train_upper_layers = true needs the encoders in the run; set "
+                "hymotion.text.mode to live"
             )
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:

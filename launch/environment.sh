@@ -14,12 +14,13 @@ command -v "$PYTHON" >/dev/null || need "no $PYTHON found; install Python 3.10 o
 command -v g++ >/dev/null || command -v c++ >/dev/null \
     || need "no C++ compiler found; install g++ (Debian: apt-get install g++), DeepSpeed compiles with it"
 
-# The environment is made anew when what it should hold has changed.
-wanted="$(cat pyproject.toml launch/constraints.txt | cksum) ${EXTRAS:=}"
-if [ "$(cat .venv/.made_from 2>/dev/null)" != "$wanted" ]; then
+# The environment is made anew when what it should hold has changed; one with test tools serves the quickstart too.
+wanted="$(cat pyproject.toml launch/constraints.txt | cksum)${EXTRAS:=}"
+made="$(cat .venv/.made_from 2>/dev/null || true)"
+if [ "$made" != "$wanted" ] && { [ -n "$EXTRAS" ] || [ "${made%%[*}" != "$wanted" ]; }; then
     echo "making .venv (downloads PyTorch and DeepSpeed; a few minutes)"
     [ -x .venv/bin/python ] || "$PYTHON" -m venv .venv || need "could not make .venv"
-    # torch first: DeepSpeed's build imports nothing of it, but an unpinned torch would bring another build.
+    # torch first and pinned: a dependency that asks for any torch would bring another build.
     .venv/bin/python -m pip install -q -c launch/constraints.txt torch \
         && DS_BUILD_OPS=0 .venv/bin/python -m pip install -q -c launch/constraints.txt -e ".${EXTRAS}" \
         || need "pip could not install the dependencies; see its message above"

@@ -88,7 +88,7 @@ def settings(every: int, **changes: Any) -> dict[str, Any]:
 def engine_of(module: nn.Module, config: dict[str, Any], groups: SyncGroups) -> DataEngine:
     mesh = Mesh.current()
     objective: Any = module
-    return DataEngine(objective, RunConfig(config, "test", data_ranks=mesh.data_size), mesh, groups)
+    return DataEngine(objective, RunConfig(config, "test", ranks=mesh.data_size), mesh, groups)
 
 
 def line_job(config: dict[str, Any], inputs: list[list[float]]) -> list[tuple[float, float]]:

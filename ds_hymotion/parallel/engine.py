@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.parallel.traffic import Traffic
 from ds_hymotion.training.objective import FlowObjective
 
@@ -19,18 +26,29 @@ PREFIX = "generator."
 
 
 class DataEngine:
-    """The whole network on every rank, batches divided over the data axis: DeepSpeed's plain engine with ZeRO 0 to 2.
+    """All blocks on every rank, batches divided over the data axis, tensors cut over the model axis or whole:
+    DeepSpeed's plain engine with ZeRO 0 to 2.
 
     Args:
-        objective: the network with its loss, equal on all ranks.
+        objective: the network with its loss, equal on all data ranks.
         config: the checked configuration.
         mesh: this rank's place.
         groups: which parameters are averaged every step; the other trained ones wait, if the configuration says so.
+        plan: how the network's tensors are cut over the model axis.
     """
 
-    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups) -> None:
+    def __init__(
+        self,
+        objective: FlowObjective,
+        config: RunConfig,
+        mesh: Mesh,
+        groups: SyncGroups,
+        plan: CutPlan | None = None,
+    ) -> None:
         import deepspeed
 
+        settings = engine_settings(config, mesh)
+        check_with_deepspeed(settings, config.name, mesh)
         self.mesh = mesh
         named = dict(objective.named_parameters())
         self.parameters = {name.removeprefix(PREFIX): value for name, value in named.items() if value.requires_grad}
@@ -43,7 +61,8 @@ class DataEngine:
         self.engine, *_ = deepspeed.initialize(
             model=objective,
             model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],
-            config=engine_settings(config, mesh),
+            config=settings,
+            mpu=mesh.mpu,
             dist_init_required=False,
         )
         self.traffic = Traffic()
@@ -51,7 +70,7 @@ class DataEngine:
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
-        self.states = ParameterStates(self.engine, self.parameters, mesh)
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
         if deferred:
             # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
             self.states.prepare([0, 0])
@@ -77,13 +96,22 @@ class DataEngine:
             loss, part = self.engine(batch.to(self.mesh.device), valid_frames)
             self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
             if last and not self.states.partitioned:
-                gradients = [parameter.grad for parameter in self.sync.stepping.values() if parameter.grad is not None]
-                self._plain_norm = float(torch.nn.utils.get_total_norm(gradients))
+                self._plain_norm = self._norm_without_zero()
             self.sync.step(last)
             parts = part if parts is None else parts + part
         assert parts is not None
         self.traffic.end_step()
         return parts
+
+    def _norm_without_zero(self) -> float:
+        """The norm over the whole network, tensors that all model ranks hold counted once."""
+        counted = [
+            p.grad for p in self.sync.stepping.values() if p.grad is not None and getattr(p, "model_parallel", True)
+        ]
+        norm = torch.nn.utils.get_total_norm(counted)
+        if self.mesh.model_size > 1:
+            norm = self.mesh.sum_over_model(norm.float().square()).sqrt()
+        return float(norm)
 
     @property
     def gradient_norm(self) -> float:
@@ -119,6 +147,10 @@ class DataEngine:
         finally:
             objective.train(training)
 
+    def replica_difference(self) -> float:
+        """How far tensors that all tensor ranks hold have drifted apart, 0 if not at all (collective)."""
+        return replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
+
     def memory_bytes(self) -> int:
         """Peak bytes allocated on this rank's GPU; 0 without one."""
         return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
@@ -129,8 +161,45 @@ class DataEngine:
             self.engine.monitor.write_events(events)
 
 
+def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> None:
+    """Let DeepSpeed parse its part, and try what only the first rank opens: monitors (collective).
+
+    Raises:
+        UserError: on every rank alike, where DeepSpeed would end in a traceback.
+    """
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig(copy.deepcopy(settings))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{name}: DeepSpeed refuses {key} = {first['input']!r}: {first['msg']}") from None
+    except Exception as error:  # whatever it raises, it is about the JSON
+        raise UserError(f"{name}: DeepSpeed refuses this file: {error}") from None
+    problem = mesh.agree(_monitor_problem(settings) if mesh.is_first else "")
+    if problem:
+        raise UserError(f"{name}: {problem}")
+
+
+def _monitor_problem(settings: dict[str, Any]) -> str:
+    packages = {"tensorboard": "tensorboard", "csv_monitor": "", "wandb": "wandb", "comet": "comet_ml"}
+    for key, package in packages.items():
+        section = settings.get(key, {})
+        if not section.get("enabled"):
+            continue
+        if package and importlib.util.find_spec(package) is None:
+            return f"{key}.enabled = true needs the package {package}; install it with pip install {package}"
+        if folder := section.get("output_path"):
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                return f"{key}.output_path = {folder!r} cannot be made ({error.strerror}); give a writable folder"
+    return ""
+
+
 def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
-    """What DeepSpeed is given: the JSON without our section, with what a CPU needs."""
+    """What DeepSpeed is given: the JSON without our section, with what a CPU and an optimizer of torch's own need."""
     settings = {**config.deepspeed, "steps_per_print": None}
     optimizer = {**settings["optimizer"], "params": dict(settings["optimizer"]["params"])}
     offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get(
@@ -139,6 +208,8 @@ def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     if mesh.device.type == "cpu" and optimizer["type"] in ("Adam", "AdamW") and not offload:
         optimizer["params"]["torch_adam"] = True
     settings["optimizer"] = optimizer
+    if optimizer["type"] == "SGD":
+        settings.setdefault("zero_allow_untested_optimizer", True)
     if config.dtype == "bf16":
         settings["data_types"] = {"grad_accum_dtype": "fp32", **settings.get("data_types", {})}
     return settings

@@ -38,14 +38,14 @@ def deferred_state(sync: GradientSync, states: ParameterStates, mesh: Mesh) -> d
     }
 
 
-def each_ranks_sums(sync: GradientSync, mesh: Mesh) -> Iterator[tuple[str, str, torch.Tensor]]:
+def each_ranks_sums(sync: GradientSync, states: ParameterStates, mesh: Mesh) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Kind, name and tensor of every data rank's sums, on the first rank; undefined tensors elsewhere (collective)."""
     if not sync.held:
         return
     for rank in range(mesh.data_size):
         for name, value in sync.accumulated().items():
             whole = value.clone() if rank == mesh.data_rank else torch.zeros_like(value)
-            yield kind_of(rank), name, mesh.reduce_to_first(whole)
+            yield kind_of(rank), name, states.join(name, mesh.reduce_to_first(whole))
 
 
 def optimizer_steps(folder: Path, state: dict[str, Any], sync: GradientSync) -> list[int]:
@@ -67,7 +67,7 @@ def optimizer_steps(folder: Path, state: dict[str, Any], sync: GradientSync) -> 
     return [first, int(saved["optimizer_step"]) if saved else first]
 
 
-def restore_sums(folder: Path, state: dict[str, Any], sync: GradientSync, mesh: Mesh) -> None:
+def restore_sums(folder: Path, state: dict[str, Any], sync: GradientSync, states: ParameterStates, mesh: Mesh) -> None:
     """Continue with the checkpoint's sums: this rank's own, or the mean of all on another number of ranks."""
     saved = state.get("deferred")
     if not saved or not saved["held"]:
@@ -80,4 +80,5 @@ def restore_sums(folder: Path, state: dict[str, Any], sync: GradientSync, mesh: 
         for rank in range(ranks):
             for name, value in read_kind(folder, kind_of(rank)):
                 sums[name] = sums[name] + value / ranks if name in sums else value / ranks
-    sync.restore(int(saved["held"]), sums)
+    parts = {name: states.plan.cut(name, whole, mesh.model_rank) for name, whole in sums.items()}
+    sync.restore(int(saved["held"]), parts)

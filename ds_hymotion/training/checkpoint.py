@@ -7,12 +7,14 @@ Kinds of state are weights, moments, average, what is not trained, and between t
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ds_hymotion.errors import UserError
@@ -48,7 +50,10 @@ class Checkpoint:
         average: the weight average, if the run keeps one.
         fixed: tensors of the released format that are not trained (statistics, special features).
         mesh: this rank's place.
-        keep_last: older checkpoints are removed.
+        keep_last: older checkpoints are removed, and those of later steps, which the run has left behind.
+
+    Attributes:
+        seconds: what the last save took, on the first rank; all ranks hold the same number.
     """
 
     def __init__(
@@ -89,7 +94,7 @@ class Checkpoint:
                 if self.mesh.is_first:
                     writer.attempt(partial(writer.add, kind, name, whole))
             writer.attempt(writer.flush)
-        for kind, name, whole in each_ranks_sums(self.sync, self.mesh):
+        for kind, name, whole in each_ranks_sums(self.sync, self.states, self.mesh):
             writer.attempt(partial(writer.add, kind, name, whole))
         writer.attempt(writer.flush)
         for name, value in self.fixed.items():
@@ -102,7 +107,7 @@ class Checkpoint:
             "deferred": deferred_state(self.sync, self.states, self.mesh),
             "kinds": list(sources),
             "ema_updates": self.average.updates if self.average else 0,
-            "shapes": {name: list(parameter.shape) for name, parameter in self.states.parameters.items()},
+            "shapes": self._shapes(),
             **state,
         }
         writer.attempt(lambda: writer.finish(full))
@@ -110,9 +115,13 @@ class Checkpoint:
         if problem:
             raise UserError(f"{folder}: not saved: {problem}; earlier checkpoints are untouched")
         if self.mesh.is_first:
-            for old in checkpoint_folders(self.run)[: -self.keep_last]:
-                shutil.rmtree(old, ignore_errors=True)
-        self.seconds = time.monotonic() - started
+            folders = checkpoint_folders(self.run)
+            kept = [path for path in folders if path.name <= folder.name][-self.keep_last :]
+            for path in folders:
+                if path not in kept:
+                    shutil.rmtree(path, ignore_errors=True)
+        # Agreed, because ranks decide by it whether to save once more.
+        self.seconds = float(self.mesh.agree(str(time.monotonic() - started)))
         return folder
 
     def load(self, folder: Path) -> dict[str, Any]:
@@ -122,7 +131,7 @@ class Checkpoint:
             UserError: the checkpoint is damaged or belongs to another network.
         """
         state = read_state(folder)
-        own = {name: list(parameter.shape) for name, parameter in self.states.parameters.items()}
+        own = self._shapes()
         if state["shapes"] != own:
             different = sorted(
                 name for name in own.keys() | state["shapes"].keys() if own.get(name) != state["shapes"].get(name)
@@ -153,11 +162,25 @@ class Checkpoint:
                     self.states.put(fragments[name], kind, whole)
         if self.average:
             self.average.updates = int(state["ema_updates"])
-        restore_sums(folder, state, self.sync, self.mesh)
+        restore_sums(folder, state, self.sync, self.states, self.mesh)
         return state
 
     def _bytes(self) -> int:
         kinds = len(self.states.kinds()) + bool(self.average)
-        deferred = sum(parameter.numel() for parameter in self.sync.deferred.values()) if self.sync.held else 0
-        trained = sum(parameter.numel() for parameter in self.states.parameters.values())
-        return 4 * (kinds * trained + self.mesh.data_size * deferred)
+        whole = {name: math.prod(shape) for name, shape in self._shapes().items()}
+        deferred = sum(whole[name] for name in self.sync.deferred) if self.sync.held else 0
+        return 4 * (kinds * sum(whole.values()) + self.mesh.data_size * deferred)
+
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(self.states.whole_shape(name)) for name in self.states.parameters}
+
+
+@torch.no_grad()
+def restore_fixed(folder: Path, fixed: dict[str, Tensor]) -> None:
+    """Copy statistics and special features from a checkpoint: its weights know no others, whatever the corpus has now.
+
+    Tensors of another shape stay as they are; :meth:`Checkpoint.load` refuses such a checkpoint by its weights.
+    """
+    for name, whole in read_kind(folder, FIXED):
+        if name in fixed and fixed[name].shape == whole.shape:
+            fixed[name].copy_(whole)

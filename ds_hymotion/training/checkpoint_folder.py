@@ -47,7 +47,7 @@ def newest_checkpoint(run: Path) -> Path:
             return folder
         problems.append(problem)
     found = f" ({'; '.join(problems)})" if problems else ""
-    raise UserError(f"{run}: no intact checkpoint to resume from{found}; start the run without --resume")
+    raise UserError(f"{run}: no intact checkpoint{found}; give the folder of a run that has saved one")
 
 
 def damage(folder: Path) -> str | None:
@@ -55,13 +55,15 @@ def damage(folder: Path) -> str | None:
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         files: dict[str, Any] = manifest["files"]
+        if "state.json" not in files:
+            return f"{folder}: its manifest names no state.json"
         for name, entry in files.items():
             path = folder / name
             if path.stat().st_size != entry["bytes"]:
                 return f"{path}: {path.stat().st_size} bytes, the manifest says {entry['bytes']}"
             if digest(path) != entry["sha256"]:
                 return f"{path}: its SHA-256 is not the manifest's"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{folder}: {error}"
     return None
 

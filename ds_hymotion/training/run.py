@@ -19,21 +19,24 @@ from ds_hymotion.data.plan import Layout, Planner, Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
-from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind
+from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
+from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
-from ds_hymotion.training.network import build_generator, network_config
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
+from ds_hymotion.training.memory import MemoryWatch
+from ds_hymotion.training.network import build_generator, build_objective, network_config
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
+from ds_hymotion.training.slow_rows import SlowRows
+from ds_hymotion.training.text import export_tower, require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
@@ -57,12 +60,13 @@ class TrainingRun:
         self.corpus = corpus
         self.output = output
         self.mesh = mesh
-        self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
         self.model_config = network_config(self.settings, corpus)
-        self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
-        groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
+        self.text = text_source(self.settings.text, corpus, self.model_config, str(mesh.device))
+        self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
-        generator = build_generator(self.settings, self.model_config, corpus)
+        generator = build_generator(self.settings, self.model_config, corpus, resumed=checkpoint is not None)
+        if checkpoint:
+            restore_fixed(checkpoint, dict(generator.named_buffers()))
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
         self.planner, self.maker = self._plan()
         self.evaluation = self._evaluation()
@@ -73,12 +77,16 @@ class TrainingRun:
             parameter = generator.get_parameter(name).requires_grad_(False)
             self.untrained[name] = parameter.detach().clone()
         self.engine = self._engine(generator)
-        self.values = StepValues(self.engine, self.maker, groups)
+        self.values = StepValues(self.engine, self.maker, self.joints)
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
             else None
         )
+        self.slow_rows = SlowRows(
+            self.engine.states, self.average, self.joints.every[self.joints.rank_channels[mesh.model_rank]]
+        )
+        self.memory = MemoryWatch(self.engine, self.average, self.joints.suggestion())
         self.checkpoint = Checkpoint(
             output,
             self.engine.states,
@@ -124,6 +132,12 @@ class TrainingRun:
 
     def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
         flow = self.settings.flow
+        if isinstance(self.text, TextCache):
+            # Looked up here, where all ranks find the same; inside the run one rank alone would stop.
+            captions = (caption.text for sample in samples for caption in sample.captions)
+            missing = next((caption for caption in captions if caption not in self.text), None)
+            if missing is not None:
+                self.text.lookup([missing])
         return BatchMaker(
             self.corpus,
             samples,
@@ -149,18 +163,13 @@ class TrainingRun:
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
-        body = BodyLosses(
-            self.corpus.representation,
-            self.mean,
-            self.std,
-            self.corpus.fps,
-            self.settings.flow,
-        )
-        objective = FlowObjective(generator, self.settings.flow, body)
-        return DataEngine(objective, self.config, self.mesh, self.sync_groups)
+        tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
+        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
+        return DataEngine(objective, self.config, self.mesh, self.sync_groups, plan)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
+        require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self.engine.restore_scaler(state["scaler"])
@@ -169,6 +178,11 @@ class TrainingRun:
                 if name in self.sync_groups.frozen:
                     self.engine.network_parameters[name].copy_(value)
                     self.untrained[name].copy_(value)
+        if self.step > self.settings.training.max_steps:
+            raise UserError(
+                f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
+                f"{self.settings.training.max_steps}; use at least {self.step}"
+            )
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
@@ -179,6 +193,12 @@ class TrainingRun:
             for step, batches in self._batches(prefetcher):
                 parts = self._train_step(step, batches, stop, log)
                 self._check_ranks()
+                # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
+                if self.config.dtype != "fp16" and not bool(parts.isfinite().all()):
+                    raise UserError(
+                        f"step {self.step}: the loss is {float(parts[:-1].sum())}; nothing was saved since; resume "
+                        "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
+                    )
                 if self.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
                 stopping = float(parts[-1]) > 0
@@ -187,6 +207,8 @@ class TrainingRun:
                     log.say(f"stopping without a save of {self.checkpoint.seconds:.0f} s; the last one stands")
                 elif due or stopping or self.step == training.max_steps:
                     log.say(f"step {self.step}: saved {self._save()}")
+                    if drift := self.engine.replica_difference():
+                        log.say(f"warning: weights that all tensor ranks hold differ by {drift:.1e} in their sums")
                 if stopping:
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
                     break
@@ -218,11 +240,12 @@ class TrainingRun:
         """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
-        parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
+        with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+            parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
+            if self.average:
+                self.average.update(self.engine.sync.stepping)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
-        self.mesh.sum_over_data(votes)
-        if self.average:
-            self.average.update(self.engine.sync.stepping)
+        self.mesh.sum_over_all(votes)
         self.step += 1
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
@@ -231,6 +254,8 @@ class TrainingRun:
             values = self.values.of(votes[:-1].cpu(), step, factor)
             loss = float(values["loss"])
             log.record(self.step, values)
+        for line in self.memory.lines():
+            log.say(line)
         log.tick(step.valid_frames, loss)
         return votes
 
@@ -273,6 +298,7 @@ class TrainingRun:
             preset=self.settings.model.preset,
             steps=self.step,
             base=self.settings.model.init_from or "",
+            text=text_provenance(self.settings.text, self.text),
         )
 
     def _export(self, log: RunLog) -> None:
@@ -283,11 +309,22 @@ class TrainingRun:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
-        if not self.mesh.is_first:
-            return
+        problem = ""
+        if self.mesh.is_first:
+            try:
+                self._write_export(tensors, log)
+            except (OSError, UserError) as error:
+                problem = f"{self.output}: weights not exported ({error}); make room and run again with --resume"
+        if problem := self.mesh.agree(problem):
+            raise UserError(problem)
+
+    def _write_export(self, tensors: dict[str, torch.Tensor], log: RunLog) -> None:
+        if text := export_tower(self.output, tensors, self.provenance.text):
+            log.say(f"text layers: {text}")
         save_weights(self.output / WEIGHTS, tensors, self.provenance)
         log.say(f"weights: {self.output / WEIGHTS}")
-        if self.settings.model.preset.startswith("hy-motion"):
+        preset = self.settings.model.preset
+        if preset.startswith("hy-motion") and self.model_config == PRESETS[preset]:
             write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
             log.say(f"released format: {self.output / 'latest.ckpt'}")
 
@@ -295,12 +332,13 @@ class TrainingRun:
         if self.mesh.is_first:
             path = self.output / "config.json"
             path.write_text(json.dumps(self.config.as_dict(), indent=2) + "\n", encoding="utf-8")
-        parameters = sum(parameter.numel() for parameter in self.engine.parameters.values())
         log.say(
-            f"{self.settings.model.preset}: {parameters / 1e6:.2f} M trained parameters, {self.config.dtype}, "
+            f"{self.settings.model.preset}: {self.engine.states.describe()}, {self.config.dtype}, "
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        if self.mesh.model_size > 1:
+            log.say(self.joints.describe(self.settings.flow))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
 
     def _conclude(self, log: RunLog) -> None:

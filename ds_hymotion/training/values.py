@@ -9,8 +9,8 @@ import torch
 
 from ds_hymotion.data.batches import BatchMaker
 from ds_hymotion.data.plan import Step
-from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.training.joints import JointPlan
 
 
 class StepValues:
@@ -19,15 +19,14 @@ class StepValues:
     Args:
         engine: what made the step.
         maker: knows the clips and their representation.
-        groups: joint groups whose loss is logged on its own.
+        joints: the joint groups whose loss is logged on its own.
     """
 
-    def __init__(self, engine: DataEngine, maker: BatchMaker, groups: JointGroups) -> None:
+    def __init__(self, engine: DataEngine, maker: BatchMaker, joints: JointPlan) -> None:
         self.engine = engine
         self.maker = maker
         self.representation = maker.corpus.representation
-        self.labels = groups.labels
-        self.channels = groups.channels(self.representation)
+        self.joints = joints
 
     def of(self, parts: torch.Tensor, step: Step, rate_factor: float) -> dict[str, float | str]:
         """The values of ``step`` with all ranks' loss ``parts`` [C + 2].
@@ -37,8 +36,7 @@ class StepValues:
         """
         flow = self.engine.objective.flow
         values: dict[str, float | str] = {"loss": float(self.engine.objective.total(parts, step.valid_frames))}
-        for label, channels in zip(self.labels, self.channels):
-            values[f"loss_fm_joint_{label}"] = float(parts[channels].sum()) / (step.valid_frames * len(channels))
+        values.update(self.joints.losses(parts, step.valid_frames))
         if flow.joint_position_weight:
             values["loss_joint_position_m2"] = float(parts[-2]) / (step.valid_frames * self.representation.joints)
         if flow.foot_contact_weight:

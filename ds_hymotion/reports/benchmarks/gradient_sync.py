@@ -112,7 +112,7 @@ def _rank(
         output = folder / _name(mode, seed)
         output.mkdir(exist_ok=True)
         with (folder / f"said{rank}.txt").open("a") as said, redirect_stdout(said), redirect_stderr(said):
-            config = RunConfig(settings(mode, seed, steps), data_ranks=ranks)
+            config = RunConfig(settings(mode, seed, steps), ranks=ranks)
             TrainingRun(config, Corpus.open(corpus), output, mesh).train()
     mesh.stop()
 
