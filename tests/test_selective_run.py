@@ -12,7 +12,7 @@ import torch
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.training.checkpoint import checkpoint_folders, read_kind, read_state
 from ds_hymotion.training.weights import load_weights
-from tests.corpora import random_weights, wavy_corpus
+from tests.corpora import SMALL, random_weights, wavy_corpus
 from tests.ranks import RankPool
 from tests.runs import final_weights, largest_difference, logged, run_settings, train
 
@@ -138,3 +138,19 @@ def test_another_division_of_the_parameters_is_refused(ranks: RankPool, corpus: 
     other["hymotion"]["gradient_sync"]["always"] = ["motion_head"]
     with pytest.raises(AssertionError, match="the same always"):
         ranks.run(1, train, other, corpus.folder, tmp_path, True)
+
+
+@pytest.mark.parametrize("stage", [0, pytest.param(1, marks=pytest.mark.full)])
+def test_on_a_network_cut_over_tensor_ranks(ranks: RankPool, corpus: Corpus, tmp_path: Path, stage: int) -> None:
+    """Two tensor x two data ranks, stopped between two syncs, against one process."""
+    weights = random_weights(tmp_path / "weights.safetensors", corpus, {**SMALL, "num_heads": 4})
+    cut = {"hymotion__model__num_heads": 4, "hymotion__training__joint_groups": None}
+    ranks.run(1, train, selective(weights, 4, 2, **cut), corpus.folder, tmp_path / "whole")
+    cut |= {"hymotion__parallel__model": 2, "zero_optimization": {"stage": stage}}
+    ranks.run(4, train, selective(weights, 3, 2, **cut), corpus.folder, tmp_path / "cut")
+    ranks.run(4, train, selective(weights, 4, 2, **cut), corpus.folder, tmp_path / "cut", True)
+    assert logged(tmp_path / "cut") == pytest.approx(logged(tmp_path / "whole"), rel=1e-5)
+    assert logged(tmp_path / "cut", "grad_norm") == pytest.approx(logged(tmp_path / "whole", "grad_norm"), rel=1e-5)
+    for kind in ("master", "exp_avg", "ema"):
+        a, b = final_weights(tmp_path / "whole", kind), final_weights(tmp_path / "cut", kind)
+        assert largest_difference(a, b) < 1e-5, kind

@@ -170,7 +170,7 @@ def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> Non
     from deepspeed.runtime.config import DeepSpeedConfig
 
     try:
-        DeepSpeedConfig(copy.deepcopy(settings))
+        DeepSpeedConfig(copy.deepcopy(settings), mesh.mpu)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
