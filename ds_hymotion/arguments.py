@@ -66,7 +66,12 @@ class TrainArguments:
     seed: int | None = flag(None, "seed of everything random")
     text_encoder: str | None = flag(None, "name of the corpus's text features")
     joint_groups: str | None = flag(None, "joint groups such as hip,knee:others")
+    joint_loss_weights: list[float] | None = flag(None, "loss weight of each joint group", nargs="+")
+    joint_update_every: list[int] | None = flag(None, "steps between updates of each group's head rows", nargs="+")
+    tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
+    sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
+    check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
 
     def overrides(self) -> dict[str, Any]:
         """Values by dotted JSON key; None where a flag was not given."""
@@ -89,5 +94,10 @@ JSON_KEYS = {
     "seed": "hymotion.training.seed",
     "text_encoder": "hymotion.text.encoder",
     "joint_groups": "hymotion.training.joint_groups",
+    "joint_loss_weights": "hymotion.training.joint_loss_weights",
+    "joint_update_every": "hymotion.training.joint_update_every",
+    "tensor_parallel_size": "hymotion.parallel.model",
     "allow_fps": "hymotion.model.allow_fps",
+    "sync_others_every": "hymotion.gradient_sync.others_every",
+    "check_sync_steps": "hymotion.gradient_sync.check_steps",
 }

@@ -47,7 +47,7 @@ REFUSED = {
     "scheduler": "the learning rate is hymotion.training.schedule and warmup_steps",
     "amp": "use bf16 or fp16",
     "torch_autocast": "use bf16 or fp16: the network keeps norms, softmax and RoPE in fp32 itself",
-    "tensor_parallel": "DeepSpeed's AutoTP does not know this network",
+    "tensor_parallel": "DeepSpeed's AutoTP does not know this network; use hymotion.parallel.model",
     "sparse_attention": "the attention band is hymotion.model.band_frames",
     "curriculum_learning": "the batch plan owns the order of clips",
     "data_efficiency": "the batch plan owns the order of clips",
@@ -169,6 +169,42 @@ def zero_stage(config: dict[str, Any], name: str = "config") -> int:
     if stage not in (0, 1, 2, 3) or isinstance(stage, bool):
         raise UserError(f"{name}: zero_optimization.stage = {stage!r} is not one of 0, 1, 2, 3")
     return int(stage)
+
+
+def check_selective_sync(config: dict[str, Any], name: str, every: int) -> None:
+    """Refuse, in one line with the alternative, what selective gradient sync is not proven with."""
+    stage = zero_stage(config, name)
+    zero = config.get("zero_optimization", {})
+    zero = zero if isinstance(zero, dict) else {}
+    bf16 = config.get("bf16", {})
+    accumulation = config.get("data_types", {}).get("grad_accum_dtype", "fp32")
+    refusals = {
+        "fp16.enabled = true": (config.get("fp16", {}).get("enabled"), "use bf16 or fp32"),
+        "zero_optimization.stage = 3": (stage == 3, "use stage 0, 1 or 2"),
+        "zero_optimization.offload_optimizer": (_offloads(zero, "offload_optimizer"), "leave it out"),
+        "zero_optimization.offload_param": (_offloads(zero, "offload_param"), "leave it out"),
+        "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),
+        "zero_optimization.zenflow": (zero.get("zenflow"), "leave it out"),
+        "zero_optimization.contiguous_gradients = false": (
+            zero.get("contiguous_gradients") is False,
+            "leave it out, or use stage 0",
+        ),
+        "bf16 with zero_optimization.stage = 2": (bf16.get("enabled") and stage == 2, "use stage 1"),
+        f"data_types.grad_accum_dtype = {accumulation!r}": (
+            bf16.get("enabled") and accumulation not in ("fp32", "float32"),
+            "use fp32",
+        ),
+    }
+    for key, (present, alternative) in refusals.items():
+        if present:
+            raise UserError(
+                f"{name}: {key} does not work with hymotion.gradient_sync.others_every = {every}; {alternative}, "
+                "or set others_every to 1"
+            )
+
+
+def _offloads(zero: dict[str, Any], key: str) -> bool:
+    return isinstance(zero.get(key), dict) and zero[key].get("device", "none") != "none"
 
 
 def _check_optimizer(config: dict[str, Any], name: str) -> None:

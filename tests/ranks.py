@@ -47,12 +47,16 @@ class RankPool:
                 if process.poll() is not None or time.monotonic() > deadline:
                     self.close()
                     raise AssertionError(f"rank {rank} of {world} died or hung in {function.__qualname__}")
-            results.append(connection.recv())
+            try:
+                results.append(connection.recv())
+            except (EOFError, ConnectionError):
+                self.close()
+                raise AssertionError(f"rank {rank} of {world} died or hung in {function.__qualname__}") from None
         problems = [f"rank {rank}:\n{text}" for rank, (kind, text) in enumerate(results) if kind == "error"]
         if problems:
             self.close()
             raise AssertionError("\n".join(problems))
-        return [value for _, value in results]
+        return [pickle.loads(value) for _, value in results]
 
     def _grow(self, world: int) -> None:
         self._workers = [entry for entry in self._workers if entry[0].poll() is None]
@@ -101,7 +105,7 @@ def _serve(port: int) -> None:
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            connection.send(("value", function(*pickle.loads(arguments))))
+            connection.send(("value", pickle.dumps(function(*pickle.loads(arguments)))))
             dist.barrier()
             groups._release_process_group_references()
             dist.destroy_process_group()

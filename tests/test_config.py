@@ -36,7 +36,7 @@ def test_defaults_and_overrides() -> None:
     ],
 )
 def test_batch_triple(given: dict[str, int], ranks: int, triple: tuple[int, int, int]) -> None:
-    settings = RunConfig(given, data_ranks=ranks).deepspeed
+    settings = RunConfig(given, ranks=ranks).deepspeed
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     assert tuple(settings[key] for key in keys) == triple
 
@@ -78,7 +78,35 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"hymotion": {"evaluation": {"times": [2.0]}}}, ["holds 2.0", "0..1"]),
     ({"hymotion": {"data": {"bucket_lr_factors": [1.0]}}}, ["bucket_lr_factors", "6 buckets"]),
     ({"hymotion": 3}, ["hymotion = 3", "object"]),
+    ({"hymotion": {"gradient_sync": {"others_every": 0}}}, ["others_every = 0", "1"]),
+    ({"hymotion": {"gradient_sync": {"allways": []}}}, ["did you mean always"]),
+    ({"hymotion": {"gradient_sync": {"always": []}}}, ["always", "at least 1"]),
 ]
+
+SELECTIVE: list[tuple[dict[str, Any], str]] = [
+    ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}, "fp16.enabled = true .* use bf16 or fp32"),
+    ({"zero_optimization": {"stage": 3}}, "stage = 3 .* use stage 0, 1 or 2"),
+    ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, "offload_optimizer .* leave it out"),
+    ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "stage = 3"),
+    ({"zero_optimization": {"stage": 2, "overlap_comm": True}}, "overlap_comm = true .* set it to false"),
+    ({"zero_optimization": {"stage": 1, "contiguous_gradients": False}}, "contiguous_gradients = false"),
+    ({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}, "stage = 2 .* use stage 1"),
+    (
+        {
+            "zero_optimization": {"stage": 1},
+            "bf16": {"enabled": True},
+            "data_types": {"grad_accum_dtype": "bf16"},
+        },
+        "grad_accum_dtype = 'bf16' .* use fp32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), SELECTIVE, ids=[words for _, words in SELECTIVE])
+def test_selective_sync_refuses_what_it_is_not_proven_with(given: dict[str, Any], words: str) -> None:
+    RunConfig(given, "run.json")
+    with pytest.raises(UserError, match=f"^run.json: .*{words}.* or set others_every to 1$"):
+        RunConfig({**given, "hymotion": {"gradient_sync": {"others_every": 2}}}, "run.json")
 
 
 @pytest.mark.parametrize(("given", "words"), MISTAKES, ids=[str(given)[:50] for given, _ in MISTAKES])

@@ -74,7 +74,7 @@ def watched(settings: dict[str, Any], corpus: Path, output: Path) -> dict[str, A
     """Train on this rank, and report what became of the text encoders and of the optimizer's memory."""
     mesh = Mesh.current()
     output.mkdir(parents=True, exist_ok=True)
-    run = TrainingRun(RunConfig(settings, "test", data_ranks=mesh.data_size), Corpus.open(corpus), output, mesh)
+    run = TrainingRun(RunConfig(settings, "test", ranks=mesh.data_size), Corpus.open(corpus), output, mesh)
     tower = run.engine.objective.text_tower
     before = {name: value.detach().clone() for name, value in tower.frozen_parameters().items()}
     run.train()

@@ -132,7 +132,7 @@ def test_what_deepspeed_refuses_is_one_line(
 
 def deepspeed_problem(settings: dict[str, Any]) -> str:
     mesh = Mesh.current()
-    config = RunConfig(settings, "run.json", data_ranks=mesh.data_size)
+    config = RunConfig(settings, "run.json", ranks=mesh.data_size)
     try:
         check_with_deepspeed(engine_settings(config, mesh), config.name, mesh)
     except UserError as error:

@@ -13,51 +13,75 @@ from pydantic import ValidationError
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.tensor import replica_difference
+from ds_hymotion.parallel.traffic import Traffic
 from ds_hymotion.training.objective import FlowObjective
 
 PREFIX = "generator."
 
 
 class DataEngine:
-    """The whole network on every rank, batches divided over the data axis: DeepSpeed's plain engine with ZeRO 0 to 2.
+    """All blocks on every rank, batches divided over the data axis, tensors cut over the model axis or whole:
+    DeepSpeed's plain engine with ZeRO 0 to 2.
 
     Args:
-        objective: the network with its loss, equal on all ranks.
+        objective: the network with its loss, equal on all data ranks.
         config: the checked configuration.
         mesh: this rank's place.
+        groups: which parameters are averaged every step; the other trained ones wait, if the configuration says so.
+        plan: how the network's tensors are cut over the model axis.
     """
 
-    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh) -> None:
+    def __init__(
+        self,
+        objective: FlowObjective,
+        config: RunConfig,
+        mesh: Mesh,
+        groups: SyncGroups,
+        plan: CutPlan | None = None,
+    ) -> None:
         import deepspeed
 
         settings = engine_settings(config, mesh)
         check_with_deepspeed(settings, config.name, mesh)
         self.mesh = mesh
-        self.parameters = {
-            name.removeprefix(PREFIX): parameter
-            for name, parameter in objective.named_parameters()
-            if parameter.requires_grad
+        named = dict(objective.named_parameters())
+        self.parameters = {name.removeprefix(PREFIX): value for name, value in named.items() if value.requires_grad}
+        self.network_parameters = {
+            name.removeprefix(PREFIX): value for name, value in named.items() if name.startswith(PREFIX)
         }
+        every = config.hymotion.gradient_sync.others_every
+        always = {name: value for name, value in self.parameters.items() if name in groups.always or every == 1}
+        deferred = {name: value for name, value in self.parameters.items() if name not in always}
         self.engine, *_ = deepspeed.initialize(
             model=objective,
-            model_parameters=list(self.parameters.values()),
+            model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],
             config=settings,
+            mpu=mesh.mpu,
             dist_init_required=False,
         )
+        self.traffic = Traffic()
+        self.sync = GradientSync(self.engine, always, deferred, every, self.traffic)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
-        self.states = ParameterStates(self.engine, self.parameters, mesh)
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
+        if deferred:
+            # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
+            self.states.prepare([0, 0])
 
     @property
     def objective(self) -> FlowObjective:
         """The module on this rank."""
         return self.engine.module
 
-    def train_step(self, batches: list[Batch], valid_frames: int, rate_factor: float) -> torch.Tensor:
-        """One optimizer step over this rank's micro-batches; returns its summed loss parts [C + 2].
+    def train_step(self, step: int, batches: list[Batch], valid_frames: int, rate_factor: float) -> torch.Tensor:
+        """Optimizer step ``step`` (from 0) over this rank's micro-batches; returns its summed loss parts [C + 2].
 
         The engine averages gradients over the data ranks and over micro-batches, the loss is already normalised by
         the whole step: both divisions are taken back.
@@ -65,21 +89,33 @@ class DataEngine:
         assert len(batches) == self.accumulation
         for group in self.engine.basic_optimizer.param_groups:
             group["lr"] = self.full_rate * rate_factor
+        self.sync.begin(step)
         parts: torch.Tensor | None = None
-        for batch in batches:
+        for index, batch in enumerate(batches):
+            last = index == len(batches) - 1
             loss, part = self.engine(batch.to(self.mesh.device), valid_frames)
-            self.engine.backward(loss * (self.mesh.data_size * self.accumulation))
-            if not self.states.partitioned:
-                gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-                self._plain_norm = float(torch.nn.utils.get_total_norm(gradients))
-            self.engine.step()
+            self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
+            if last and not self.states.partitioned:
+                self._plain_norm = self._norm_without_zero()
+            self.sync.step(last)
             parts = part if parts is None else parts + part
         assert parts is not None
+        self.traffic.end_step()
         return parts
+
+    def _norm_without_zero(self) -> float:
+        """The norm over the whole network, tensors that all model ranks hold counted once."""
+        counted = [
+            p.grad for p in self.sync.stepping.values() if p.grad is not None and getattr(p, "model_parallel", True)
+        ]
+        norm = torch.nn.utils.get_total_norm(counted)
+        if self.mesh.model_size > 1:
+            norm = self.mesh.sum_over_model(norm.float().square()).sqrt()
+        return float(norm)
 
     @property
     def gradient_norm(self) -> float:
-        """Norm of the last step's gradient before clipping."""
+        """Norm of the gradient that the last step used, before clipping."""
         norm = self.engine.get_global_grad_norm()
         return self._plain_norm if norm is None else float(norm)
 
@@ -111,6 +147,10 @@ class DataEngine:
         finally:
             objective.train(training)
 
+    def replica_difference(self) -> float:
+        """How far tensors that all tensor ranks hold have drifted apart, 0 if not at all (collective)."""
+        return replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
+
     def memory_bytes(self) -> int:
         """Peak bytes allocated on this rank's GPU; 0 without one."""
         return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
@@ -130,7 +170,7 @@ def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> Non
     from deepspeed.runtime.config import DeepSpeedConfig
 
     try:
-        DeepSpeedConfig(copy.deepcopy(settings))
+        DeepSpeedConfig(copy.deepcopy(settings), mesh.mpu)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

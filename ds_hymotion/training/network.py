@@ -17,6 +17,12 @@ from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into, load_released
 from ds_hymotion.motion.representation import HyMotion201
 from ds_hymotion.motion.skeleton import smpl24
+from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.tensor import cut_network, plan_cuts
+from ds_hymotion.text.live import TextTower
+from ds_hymotion.training.joints import JointPlan
+from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.weights import load_weights, run_weights
 
 OVERRIDES = [
@@ -52,6 +58,12 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
         raise UserError(f"hymotion.model: {error}") from None
 
 
+def parameter_names(config: ModelConfig) -> list[str]:
+    """Released names of a network's parameters, in its order; nothing is allocated."""
+    with torch.device("meta"):
+        return [name for name, _ in MotionGenerator(config).named_parameters()]
+
+
 def build_generator(
     settings: HymotionSection, config: ModelConfig, corpus: Corpus, resumed: bool = False
 ) -> MotionGenerator:
@@ -74,6 +86,21 @@ def build_generator(
         load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
         _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
+
+
+def build_objective(
+    generator: MotionGenerator,
+    settings: HymotionSection,
+    corpus: Corpus,
+    joints: JointPlan,
+    mesh: Mesh,
+    tower: TextTower | None = None,
+) -> tuple[FlowObjective, CutPlan]:
+    """A whole network, cut in place over the tensor ranks, with this rank's share of the loss, and how it was cut."""
+    body = BodyLosses(corpus.representation, generator.mean.clone(), generator.std.clone(), corpus.fps, settings.flow)
+    plan = plan_cuts(generator, generator.config, joints.rank_channels)
+    cut_network(generator, plan, mesh.model_rank, mesh.model_group)
+    return FlowObjective(generator, settings.flow, body, joints.share(mesh), tower), plan
 
 
 def _check_positions(mean: torch.Tensor, corpus: Corpus, source: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -13,6 +16,23 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.motion.representation import Representation
 from ds_hymotion.text.encoder import TextFeatures
 from ds_hymotion.text.live import TextTower
+
+
+@dataclass(frozen=True)
+class ChannelShare:
+    """What a rank predicts of the motion's channels.
+
+    Attributes:
+        weights: [C] weight of every channel in the loss.
+        own: the channels of this rank's predictions, in their order; None for all.
+        gather: makes decoded rotations and translation whole where other ranks predict the rest.
+        first: whether this rank counts what all tensor ranks compute alike.
+    """
+
+    weights: torch.Tensor
+    own: torch.Tensor | None = None
+    gather: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
+    first: bool = True
 
 
 class BodyLosses:
@@ -27,16 +47,28 @@ class BodyLosses:
         self.fps = fps
         self.flow = flow
 
-    def sums(self, batch: Batch, x_t: torch.Tensor, prediction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum of squared joint errors in m² and of squared foot speeds during contact in (m/s)², over valid frames."""
+    def sums(
+        self, batch: Batch, x_t: torch.Tensor, prediction: torch.Tensor, share: ChannelShare
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum of squared joint errors in m² and of squared foot speeds during contact in (m/s)², over valid frames.
+
+        ``x_t`` and ``prediction`` hold the channels of ``share``. Where it is not the first, the values are 0 and
+        the gradients are the first's.
+        """
+        position = foot = prediction.new_zeros((), dtype=torch.float32)
+        if not (self.flow.joint_position_weight or self.flow.foot_contact_weight):
+            return position, foot
         data = predicted_data(x_t, prediction, batch.t)
+        if share.own is not None:
+            # The true motion stands where other ranks predict: what is decoded there must be a rotation.
+            data = batch.motion.float().index_copy(-1, share.own.to(data.device), data)
         mean, std = self.mean.to(data.device), self.std.to(data.device)
-        position = foot = data.new_zeros(())
+        about = (batch.motion, batch.lengths, self.representation, mean, std)
         if self.flow.joint_position_weight:
-            position = joint_position_sum(data, batch.motion, batch.lengths, self.representation, mean, std)
+            position = joint_position_sum(data, *about, complete=share.gather)
         if self.flow.foot_contact_weight:
-            foot = foot_contact_sum(data, batch.motion, batch.lengths, self.representation, mean, std, self.fps)
-        return position, foot
+            foot = foot_contact_sum(data, *about, self.fps, complete=share.gather)
+        return (position, foot) if share.first else (position - position.detach(), foot - foot.detach())
 
 
 class FlowObjective(nn.Module):
@@ -49,20 +81,31 @@ class FlowObjective(nn.Module):
     """
 
     def __init__(
-        self, generator: MotionGenerator, flow: FlowSection, body: BodyLosses, text_tower: TextTower | None = None
+        self,
+        generator: MotionGenerator,
+        flow: FlowSection,
+        body: BodyLosses,
+        share: ChannelShare | None = None,
+        text_tower: TextTower | None = None,
     ) -> None:
         super().__init__()
         self.generator = generator
         self.text_tower = text_tower
         self.flow = flow
         self.body = body
+        self.share = share or ChannelShare(torch.ones(len(body.mean)))
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
         x_t, target = interpolate(batch.motion, batch.noise, batch.t)
         text = self._text(batch)
         prediction = self.generator(x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
+        if self.share.own is not None:
+            own = self.share.own.to(target.device)
+            x_t, target = x_t[..., own], target[..., own]
         sums = channel_sums(prediction, target, batch.lengths, self.flow.loss)
-        position, foot = self.body.sums(batch, x_t, prediction)
+        if self.share.own is not None:
+            sums = sums.new_zeros(batch.motion.shape[-1]).index_copy(0, own, sums)
+        position, foot = self.body.sums(batch, x_t, prediction, self.share)
         parts = torch.cat([sums, position.view(1), foot.view(1)])
         return self.total(parts, valid_frames), parts.detach()
 
@@ -74,10 +117,8 @@ class FlowObjective(nn.Module):
 
     def total(self, parts: torch.Tensor, valid_frames: int) -> torch.Tensor:
         """The weighted loss of summed ``parts`` [C + 2]."""
-        channels = len(parts) - 2
+        weights = self.share.weights.to(parts.device)
         joints = self.body.representation.joints
-        velocity = parts[:channels].sum() / (valid_frames * channels)
-        body = (
-            self.flow.joint_position_weight * parts[channels] / joints + self.flow.foot_contact_weight * parts[-1] / 2
-        )
+        velocity = (weights * parts[:-2]).sum() / (valid_frames * float(weights.sum()))
+        body = self.flow.joint_position_weight * parts[-2] / joints + self.flow.foot_contact_weight * parts[-1] / 2
         return velocity + body / valid_frames

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -22,19 +21,23 @@ from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
-from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.checkpoint import MASTER, Checkpoint, newest_checkpoint, restore_fixed
+from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
+from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
-from ds_hymotion.training.network import build_generator, network_config
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
+from ds_hymotion.training.memory import MemoryWatch
+from ds_hymotion.training.network import build_generator, build_objective, network_config
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
+from ds_hymotion.training.slow_rows import SlowRows
 from ds_hymotion.training.text import export_tower, require_same_text, text_provenance, text_source, text_tower
+from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
 LONGEST_SAVE_S = 25.0
@@ -59,8 +62,7 @@ class TrainingRun:
         self.mesh = mesh
         self.model_config = network_config(self.settings, corpus)
         self.text = text_source(self.settings.text, corpus, self.model_config, str(mesh.device))
-        self.groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
-        self.group_channels = self.groups.channels(corpus.representation)
+        self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
         generator = build_generator(self.settings, self.model_config, corpus, resumed=checkpoint is not None)
         if checkpoint:
@@ -69,14 +71,30 @@ class TrainingRun:
         self.planner, self.maker = self._plan()
         self.evaluation = self._evaluation()
         self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
+        names = [name for name, _ in generator.named_parameters()]
+        self.sync_groups = sync_groups(self.settings.gradient_sync, names)
+        for name in self.sync_groups.frozen:
+            parameter = generator.get_parameter(name).requires_grad_(False)
+            self.untrained[name] = parameter.detach().clone()
         self.engine = self._engine(generator)
+        self.values = StepValues(self.engine, self.maker, self.joints)
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
             else None
         )
+        self.slow_rows = SlowRows(
+            self.engine.states, self.average, self.joints.every[self.joints.rank_channels[mesh.model_rank]]
+        )
+        self.memory = MemoryWatch(self.engine, self.average, self.joints.suggestion())
         self.checkpoint = Checkpoint(
-            output, self.engine.states, self.average, self.untrained, mesh, self.settings.training.keep_last
+            output,
+            self.engine.states,
+            self.engine.sync,
+            self.average,
+            self.untrained,
+            mesh,
+            self.settings.training.keep_last,
         )
         self.step = 0
         self.position = Position()
@@ -145,15 +163,9 @@ class TrainingRun:
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
-        body = BodyLosses(
-            self.corpus.representation,
-            self.mean,
-            self.std,
-            self.corpus.fps,
-            self.settings.flow,
-        )
         tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
-        return DataEngine(FlowObjective(generator, self.settings.flow, body, tower), self.config, self.mesh)
+        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
+        return DataEngine(objective, self.config, self.mesh, self.sync_groups, plan)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
@@ -161,6 +173,11 @@ class TrainingRun:
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self.engine.restore_scaler(state["scaler"])
+        with torch.no_grad():
+            for name, value in read_kind(checkpoint, FIXED):
+                if name in self.sync_groups.frozen:
+                    self.engine.network_parameters[name].copy_(value)
+                    self.untrained[name].copy_(value)
         if self.step > self.settings.training.max_steps:
             raise UserError(
                 f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
@@ -172,9 +189,10 @@ class TrainingRun:
         training = self.settings.training
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
-        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher:
+        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
             for step, batches in self._batches(prefetcher):
                 parts = self._train_step(step, batches, stop, log)
+                self._check_ranks()
                 # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
                 if self.config.dtype != "fp16" and not bool(parts.isfinite().all()):
                     raise UserError(
@@ -189,6 +207,8 @@ class TrainingRun:
                     log.say(f"stopping without a save of {self.checkpoint.seconds:.0f} s; the last one stands")
                 elif due or stopping or self.step == training.max_steps:
                     log.say(f"step {self.step}: saved {self._save()}")
+                    if drift := self.engine.replica_difference():
+                        log.say(f"warning: weights that all tensor ranks hold differ by {drift:.1e} in their sums")
                 if stopping:
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
                     break
@@ -220,19 +240,22 @@ class TrainingRun:
         """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
-        parts = self.engine.train_step(batches, step.valid_frames, factor)
+        with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+            parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
+            if self.average:
+                self.average.update(self.engine.sync.stepping)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
-        self.mesh.sum_over_data(votes)
-        if self.average:
-            self.average.update()
+        self.mesh.sum_over_all(votes)
         self.step += 1
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
         if logged:
-            values = self._values(votes[:-1].cpu(), step, factor)
-            loss = values["loss"]
+            values = self.values.of(votes[:-1].cpu(), step, factor)
+            loss = float(values["loss"])
             log.record(self.step, values)
+        for line in self.memory.lines():
+            log.say(line)
         log.tick(step.valid_frames, loss)
         return votes
 
@@ -242,26 +265,11 @@ class TrainingRun:
             self.position = Position(step.epoch)
         self.position.advance(self.planner.layout)
 
-    def _values(self, parts: torch.Tensor, step: Step, factor: float) -> dict[str, float]:
-        values = {"loss": float(self.engine.objective.total(parts, step.valid_frames))}
-        for label, channels in zip(self.groups.labels, self.group_channels):
-            values[f"loss_fm_joint_{label}"] = float(parts[channels].sum()) / (step.valid_frames * len(channels))
-        if self.settings.flow.joint_position_weight:
-            values["loss_joint_position_m2"] = float(parts[-2]) / (
-                step.valid_frames * self.corpus.representation.joints
-            )
-        if self.settings.flow.foot_contact_weight:
-            values["loss_foot_contact"] = float(parts[-1]) / (2 * step.valid_frames)
-        values.update(
-            lr=self.engine.full_rate * factor,
-            grad_norm=self.engine.gradient_norm,
-            epoch=float(step.epoch),
-            bucket=float(step.bucket),
-            useful_share=step.useful_share,
-        )
-        if self.config.dtype == "fp16":
-            values["loss_scale"] = self.engine.loss_scale
-        return {name: value for name, value in values.items() if not math.isnan(value) or name.startswith("loss")}
+    def _check_ranks(self) -> None:
+        """Every ``check_steps``: all data ranks hold the same weights, or all of them end with an error."""
+        every = self.settings.gradient_sync.check_steps
+        if every and self.step % every == 0:
+            assert_synced(self.mesh, self.engine.parameters, f"step {self.step}")
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.evaluation is not None
@@ -325,17 +333,19 @@ class TrainingRun:
         if self.mesh.is_first:
             path = self.output / "config.json"
             path.write_text(json.dumps(self.config.as_dict(), indent=2) + "\n", encoding="utf-8")
-        parameters = sum(parameter.numel() for parameter in self.engine.parameters.values())
         log.say(
-            f"{self.settings.model.preset}: {parameters / 1e6:.2f} M trained parameters, {self.config.dtype}, "
+            f"{self.settings.model.preset}: {self.engine.states.describe()}, {self.config.dtype}, "
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        if self.mesh.model_size > 1:
+            log.say(self.joints.describe(self.settings.flow))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
 
     def _conclude(self, log: RunLog) -> None:
-        """Name the clips that could not be read, of all ranks (collective)."""
+        """Name the clips that could not be read, of all ranks, and what was sent (collective)."""
         failed = self.mesh.gather_objects(self.maker.failed)
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")
+        log.say(self.engine.traffic.summary(sum(p.numel() for p in self.engine.network_parameters.values())))
