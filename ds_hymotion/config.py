@@ -118,6 +118,17 @@ class TextSection(Section):
     )
 
 
+class PipelineSection(Section):
+    """Which stage holds which layers, where ``parallel.pipeline`` asks for more than one."""
+
+    mode: Literal["layers"] = Field("layers", description="what is divided over stages: the network's layers")
+    balance: Literal["cost", "parameters", "uniform"] = Field(
+        "cost", description="what stages share evenly: computation, parameters, or the number of blocks"
+    )
+    split: list[int] = Field([], description="blocks per stage, instead of a balance; [] = by balance")
+    max_imbalance: float = Field(1.5, ge=1, description="largest stage cost over the mean that a run starts with")
+
+
 class HymotionSection(Section):
     """The ``hymotion`` section of a DeepSpeed JSON."""
 
@@ -126,6 +137,7 @@ class HymotionSection(Section):
     text: TextSection = TextSection()
     flow: FlowSection = FlowSection()
     training: TrainingSection = TrainingSection()
+    pipeline: PipelineSection = PipelineSection()
     evaluation: EvaluationSection = EvaluationSection()
 
 
