@@ -66,6 +66,9 @@ class TrainArguments:
     seed: int | None = flag(None, "seed of everything random")
     text_encoder: str | None = flag(None, "name of the corpus's text features")
     joint_groups: str | None = flag(None, "joint groups such as hip,knee:others")
+    joint_loss_weights: list[float] | None = flag(None, "loss weight of each joint group", nargs="+")
+    joint_update_every: list[int] | None = flag(None, "steps between updates of each group's head rows", nargs="+")
+    tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
 
     def overrides(self) -> dict[str, Any]:
@@ -89,5 +92,8 @@ JSON_KEYS = {
     "seed": "hymotion.training.seed",
     "text_encoder": "hymotion.text.encoder",
     "joint_groups": "hymotion.training.joint_groups",
+    "joint_loss_weights": "hymotion.training.joint_loss_weights",
+    "joint_update_every": "hymotion.training.joint_update_every",
+    "tensor_parallel_size": "hymotion.parallel.model",
     "allow_fps": "hymotion.model.allow_fps",
 }

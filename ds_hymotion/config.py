@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ds_hymotion.deepspeed_keys import check_deepspeed_keys
 from ds_hymotion.errors import UserError
+from ds_hymotion.mesh_shape import MeshShape
 
 
 class Section(BaseModel):
@@ -93,9 +94,17 @@ class TrainingSection(Section):
     log_steps: int = Field(10, ge=1, description="steps between log lines")
     save_steps: int = Field(500, ge=0, description="steps between checkpoints; 0 = only at the end")
     keep_last: int = Field(2, ge=1, description="checkpoints kept")
-    joint_groups: str = Field(
-        "hip,knee,ankle,shoulder:elbow,wrist,neck,spine:others",
-        description="joint groups whose loss is logged: names with commas, groups with colons",
+    joint_groups: str | None = Field(
+        None,
+        description="joint groups whose loss is logged, and by which the motion head is cut over tensor ranks: names "
+        "with commas, groups with colons; without it hip,knee,ankle,shoulder:elbow,wrist,neck,spine:others are "
+        "logged and the head's joints are balanced over the ranks",
+    )
+    joint_loss_weights: list[Annotated[float, Field(ge=0)]] = Field(
+        [], description="weight in the loss of each joint group's channels; [] = 1 for all"
+    )
+    joint_update_every: list[Annotated[int, Field(ge=1)]] = Field(
+        [], description="steps between updates of each joint group's rows of the motion head; [] = 1 for all"
     )
 
 
@@ -129,6 +138,13 @@ class PipelineSection(Section):
     max_imbalance: float = Field(1.5, ge=1, description="largest stage cost over the mean that a run starts with")
 
 
+class ParallelSection(Section):
+    """How the network is spread over ranks; the data axis takes the ranks that are left."""
+
+    model: int = Field(1, ge=1, description="tensor ranks: heads, MLPs and the motion head are cut over so many")
+    memory_steps: int = Field(500, ge=0, description="steps between lines on each rank's memory; 0 = only at the start")
+
+
 class HymotionSection(Section):
     """The ``hymotion`` section of a DeepSpeed JSON."""
 
@@ -139,6 +155,7 @@ class HymotionSection(Section):
     training: TrainingSection = TrainingSection()
     pipeline: PipelineSection = PipelineSection()
     evaluation: EvaluationSection = EvaluationSection()
+    parallel: ParallelSection = ParallelSection()
 
 
 class RunConfig:
@@ -148,14 +165,18 @@ class RunConfig:
         raw: the parsed JSON.
         name: how messages call it.
         overrides: values by dotted key, such as ``{"hymotion.training.max_steps": 100}``; None values are ignored.
-        data_ranks: size of the data axis, for the batch triple.
+        ranks: number of processes, which the mesh's axes divide; None where they are not known, for a check alone.
 
     Raises:
         UserError: an unknown key, an illegal value or an illegal combination, with a legal value.
     """
 
     def __init__(
-        self, raw: dict[str, Any], name: str = "config", overrides: dict[str, Any] | None = None, data_ranks: int = 1
+        self,
+        raw: dict[str, Any],
+        name: str = "config",
+        overrides: dict[str, Any] | None = None,
+        ranks: int | None = None,
     ) -> None:
         merged = json.loads(json.dumps(raw))
         for key, value in (overrides or {}).items():
@@ -166,13 +187,14 @@ class RunConfig:
             raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
         self.name = name
         self.hymotion = parse_section(section, name)
-        self.deepspeed = check_deepspeed_keys(merged, name, data_ranks)
+        self.shape = MeshShape.of(ranks or self.hymotion.parallel.model, self.hymotion.parallel.model)
+        self.deepspeed = check_deepspeed_keys(merged, name, self.shape.data)
         self._cross_checks()
 
     @classmethod
-    def load(cls, path: str | Path, overrides: dict[str, Any] | None = None, data_ranks: int = 1) -> RunConfig:
+    def load(cls, path: str | Path, overrides: dict[str, Any] | None = None, ranks: int | None = None) -> RunConfig:
         """Read a JSON file."""
-        return cls(read_json(path), str(path), overrides, data_ranks)
+        return cls(read_json(path), str(path), overrides, ranks)
 
     @property
     def dtype(self) -> str:

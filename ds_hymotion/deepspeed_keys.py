@@ -47,7 +47,7 @@ REFUSED = {
     "scheduler": "the learning rate is hymotion.training.schedule and warmup_steps",
     "amp": "use bf16 or fp16",
     "torch_autocast": "use bf16 or fp16: the network keeps norms, softmax and RoPE in fp32 itself",
-    "tensor_parallel": "DeepSpeed's AutoTP does not know this network",
+    "tensor_parallel": "DeepSpeed's AutoTP does not know this network; use hymotion.parallel.model",
     "sparse_attention": "the attention band is hymotion.model.band_frames",
     "curriculum_learning": "the batch plan owns the order of clips",
     "data_efficiency": "the batch plan owns the order of clips",

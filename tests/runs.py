@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ds_hymotion.config import RunConfig, set_by_path
 from ds_hymotion.data.corpus import Corpus
@@ -41,8 +42,8 @@ def run_settings(weights: Path | None = None, **changes: Any) -> dict[str, Any]:
 
 def train(settings: dict[str, Any], corpus: Path, output: Path, resume: bool = False) -> None:
     """Run a training on this rank of the current process group."""
-    mesh = Mesh.current()
-    config = RunConfig(settings, "test", data_ranks=mesh.data_size)
+    config = RunConfig(settings, "test", ranks=dist.get_world_size())
+    mesh = Mesh.current(model=config.shape.model)
     output.mkdir(parents=True, exist_ok=True)
     TrainingRun(config, Corpus.open(corpus), output, mesh, output if resume else None).train()
 

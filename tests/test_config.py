@@ -36,7 +36,7 @@ def test_defaults_and_overrides() -> None:
     ],
 )
 def test_batch_triple(given: dict[str, int], ranks: int, triple: tuple[int, int, int]) -> None:
-    settings = RunConfig(given, data_ranks=ranks).deepspeed
+    settings = RunConfig(given, ranks=ranks).deepspeed
     keys = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     assert tuple(settings[key] for key in keys) == triple
 

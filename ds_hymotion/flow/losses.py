@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -15,6 +15,8 @@ from ds_hymotion.motion.skeleton import smpl24
 from ds_hymotion.motion.statistics import denormalise
 
 LossKind = Literal["mse", "smooth_l1"]
+Completion = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From decoded rotations [..., 24, 3, 3] and translation [..., 3], of which a caller has a part, to the whole."""
 FEET = (10, 11)
 CONTACT_HEIGHT = 0.05
 CONTACT_SPEED = 0.5
@@ -47,22 +49,35 @@ def channel_sums(prediction: Tensor, target: Tensor, lengths: Tensor, kind: Loss
 
 
 def joint_positions(
-    features: Tensor, lengths: Tensor, representation: Representation, mean: Tensor, std: Tensor
+    features: Tensor,
+    lengths: Tensor,
+    representation: Representation,
+    mean: Tensor,
+    std: Tensor,
+    complete: Completion | None = None,
 ) -> Tensor:
     """World positions [B, L, J, 3] in metres of normalised features [B, L, C], differentiable, in fp32.
 
     J is the representation's number of joints. Padded frames repeat the last valid one, because what stands there
-    need not be a rotation.
+    need not be a rotation. ``complete`` may replace what was decoded before it is used.
     """
     last = (lengths.to(features.device) - 1).clamp(min=0)[:, None]
     frame = torch.arange(features.shape[1], device=features.device).minimum(last)
     whole = features.float().gather(1, frame[..., None].expand_as(features))
     rotations, translation = representation.decode(denormalise(whole, mean, std))
+    if complete is not None:
+        rotations, translation = complete(rotations, translation)
     return forward_kinematics(rotations, translation, smpl24())[..., : representation.joints, :]
 
 
 def joint_position_sum(
-    predicted: Tensor, true: Tensor, lengths: Tensor, representation: Representation, mean: Tensor, std: Tensor
+    predicted: Tensor,
+    true: Tensor,
+    lengths: Tensor,
+    representation: Representation,
+    mean: Tensor,
+    std: Tensor,
+    complete: Completion | None = None,
 ) -> Tensor:
     """Squared distance between decoded joints, summed over batch, valid frames and joints, in m².
 
@@ -73,8 +88,9 @@ def joint_position_sum(
         true: [B, L, C] normalised data.
         lengths: [B] valid frames.
         mean, std: [C] statistics of the normalisation.
+        complete: applied to what is decoded from ``predicted``.
     """
-    error = joint_positions(predicted, lengths, representation, mean, std)
+    error = joint_positions(predicted, lengths, representation, mean, std, complete)
     error = error - joint_positions(true, lengths, representation, mean, std)
     valid = valid_frames(lengths.to(error.device), error.shape[1])[..., None, None]
     return torch.where(valid, error, 0.0).square().sum()
@@ -89,6 +105,7 @@ def foot_contact_sum(
     std: Tensor,
     fps: float,
     feet: Sequence[int] = FEET,
+    complete: Completion | None = None,
 ) -> Tensor:
     """Squared speed of predicted feet where the true feet stand, summed over batch, frames and feet, in (m/s)².
 
@@ -97,7 +114,8 @@ def foot_contact_sum(
     """
     feet = list(feet)
     standing = foot_contact(joint_positions(true, lengths, representation, mean, std)[..., feet, :], lengths, fps)
-    steps = joint_positions(predicted, lengths, representation, mean, std)[..., feet, :].diff(dim=1) * fps
+    bodies = joint_positions(predicted, lengths, representation, mean, std, complete)
+    steps = bodies[..., feet, :].diff(dim=1) * fps
     return torch.where(standing[..., None], steps, 0.0).square().sum()
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from ds_hymotion.errors import UserError
-from ds_hymotion.motion.representation import Representation
-from ds_hymotion.motion.skeleton import joints_named
+from ds_hymotion.motion.representation import ROOT_TRANSLATION, Representation
+from ds_hymotion.motion.skeleton import joints_named, part_of
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,56 @@ class JointGroups:
                 raise UserError(f"joint groups {text!r}: {label} takes no joint of {', '.join(names)}; leave it out")
         return cls(tuple(labels), tuple(tuple(sorted(joints)) for joints in groups))
 
+    @classmethod
+    def balanced(cls, representation: Representation, count: int) -> JointGroups:
+        """``count`` groups of joints with nearly equal numbers of channels.
+
+        Raises:
+            UserError: more groups than joints.
+        """
+        if not 1 <= count <= representation.joints:
+            raise UserError(
+                f"{count} joint groups: {representation.name} has {representation.joints} joints; "
+                f"use 1..{representation.joints}"
+            )
+        sizes = [len(representation.joint_channels(joint)) for joint in range(representation.joints)]
+        translation = len(representation.joint_channels(ROOT_TRANSLATION))
+        joints = balance(sizes, count, translation)
+        return cls(tuple(f"part{number}" for number in range(count)), tuple(map(tuple, joints)))
+
+    def over_ranks(self, ranks: int, representation: Representation) -> JointGroups:
+        """The groups joined to one per rank, with nearly equal numbers of channels; the first group's rank is 0.
+
+        Raises:
+            UserError: fewer groups than ranks, with a finer grouping to use instead.
+        """
+        if len(self.joints) < ranks:
+            finer = self.split_until(ranks, representation)
+            raise UserError(
+                f"joint groups {self.text(representation.joint_names)!r}: {len(self.joints)} group(s) for {ranks} "
+                f"tensor ranks; use at least {ranks}, such as {finer.text(representation.joint_names)}"
+            )
+        parts = balance([len(part) for part in self.channels(representation)], ranks)
+        return JointGroups(
+            tuple("+".join(self.labels[group] for group in part) for part in parts),
+            tuple(tuple(sorted(joint for group in part for joint in self.joints[group])) for part in parts),
+        )
+
+    def split_until(self, count: int, representation: Representation) -> JointGroups:
+        """The largest group halved again and again until there are ``count``."""
+        sizes = [len(representation.joint_channels(joint)) for joint in range(representation.joints)]
+        groups = [list(part) for part in self.joints]
+        while len(groups) < count:
+            largest = max((part for part in groups if len(part) > 1), key=lambda part: sum(sizes[j] for j in part))
+            halves = balance([sizes[joint] for joint in largest], 2)
+            place = groups.index(largest)
+            groups[place : place + 1] = [[largest[i] for i in half] for half in halves]
+        return JointGroups(tuple(map(str, range(count))), tuple(map(tuple, groups)))
+
+    def text(self, names: Sequence[str]) -> str:
+        """The grouping in the form that :meth:`parse` reads, parts without their side where both are in a group."""
+        return ":".join(",".join(_short_names(part, names)) for part in self.joints)
+
     def channels(self, representation: Representation) -> list[torch.Tensor]:
         """The channels of every group, rising; the root translation's are in the first."""
         owner = representation.channel_joint()
@@ -75,6 +125,39 @@ class JointGroups:
             group_of[list(joints)] = group
         group_of[-1] = 0
         return [torch.nonzero(group_of[owner] == group).flatten() for group in range(len(self.joints))]
+
+
+def balance(sizes: Sequence[int], count: int, first_load: int = 0) -> list[list[int]]:
+    """Places of ``sizes`` in ``count`` parts with nearly equal sums, rising within a part, by the first place.
+
+    The largest go first, each to the least part so far (Graham 1969: at most 4/3 of the best). ``first_load`` is a
+    load that the first part carries besides.
+    """
+    parts: list[list[int]] = [[] for _ in range(count)]
+    loads = [first_load] + [0] * (count - 1)
+    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
+        part = loads.index(min(loads))
+        parts[part].append(place)
+        loads[part] += sizes[place]
+    ordered = [sorted(part) for part in parts]
+    return ordered if first_load else sorted(ordered)
+
+
+def _short_names(joints: Sequence[int], names: Sequence[str]) -> list[str]:
+    words: list[str] = []
+    left = set(joints)
+    for joint in joints:
+        if joint not in left:
+            continue
+        word = part_of(names[joint])
+        members = set(joints_named(word, names))
+        if word not in names and members <= left:
+            left -= members
+            words.append(word)
+        else:
+            left.discard(joint)
+            words.append(names[joint])
+    return words
 
 
 def _resolve(word: str, names: Sequence[str]) -> tuple[int, ...]:

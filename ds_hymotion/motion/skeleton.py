@@ -119,7 +119,7 @@ def smplh22() -> Skeleton:
     return smpl24().first(BODY_JOINTS)
 
 
-def _part(name: str) -> str:
+def part_of(name: str) -> str:
     """A joint's name without its side and without the number of its segment: ``left_hip`` -> ``hip``."""
     return re.sub(r"\d+$", "", re.sub(r"^(left|right)_", "", name))
 
@@ -132,9 +132,9 @@ def joints_named(name: str, names: Sequence[str]) -> tuple[int, ...]:
     """
     if name in names:
         return (list(names).index(name),)
-    found = tuple(j for j, joint in enumerate(names) if _part(joint) == name)
+    found = tuple(j for j, joint in enumerate(names) if part_of(joint) == name)
     if not found:
-        parts = dict.fromkeys([_part(joint) for joint in names])
+        parts = dict.fromkeys([part_of(joint) for joint in names])
         both = ", ".join(part for part in parts if part not in names)
         raise UserError(f"joint {name!r} is unknown: legal are {both} (every side and segment) or {', '.join(names)}")
     return found

@@ -8,6 +8,7 @@ import torch
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.states import ParameterStates
 from ds_hymotion.training.objective import FlowObjective
@@ -16,15 +17,17 @@ PREFIX = "generator."
 
 
 class DataEngine:
-    """The whole network on every rank, batches divided over the data axis: DeepSpeed's plain engine with ZeRO 0 to 2.
+    """All blocks on every rank, batches divided over the data axis, tensors cut over the model axis or whole:
+    DeepSpeed's plain engine with ZeRO 0 to 2.
 
     Args:
-        objective: the network with its loss, equal on all ranks.
+        objective: the network with its loss, equal on all data ranks.
         config: the checked configuration.
         mesh: this rank's place.
+        plan: how the network's tensors are cut over the model axis.
     """
 
-    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh) -> None:
+    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, plan: CutPlan | None = None) -> None:
         import deepspeed
 
         self.mesh = mesh
@@ -37,12 +40,13 @@ class DataEngine:
             model=objective,
             model_parameters=list(self.parameters.values()),
             config=engine_settings(config, mesh),
+            mpu=mesh.mpu,
             dist_init_required=False,
         )
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
-        self.states = ParameterStates(self.engine, self.parameters, mesh)
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
 
     @property
     def objective(self) -> FlowObjective:
@@ -63,12 +67,21 @@ class DataEngine:
             loss, part = self.engine(batch.to(self.mesh.device), valid_frames)
             self.engine.backward(loss * (self.mesh.data_size * self.accumulation))
             if not self.states.partitioned:
-                gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-                self._plain_norm = float(torch.nn.utils.get_total_norm(gradients))
+                self._plain_norm = self._norm_without_zero()
             self.engine.step()
             parts = part if parts is None else parts + part
         assert parts is not None
         return parts
+
+    def _norm_without_zero(self) -> float:
+        """The norm over the whole network, tensors that all model ranks hold counted once."""
+        counted = [
+            p.grad for p in self.parameters.values() if p.grad is not None and getattr(p, "model_parallel", True)
+        ]
+        norm = torch.nn.utils.get_total_norm(counted)
+        if self.mesh.model_size > 1:
+            norm = self.mesh.sum_over_model(norm.float().square()).sqrt()
+        return float(norm)
 
     @property
     def gradient_norm(self) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ds_hymotion.mesh_shape import AXES, MeshShape
 from ds_hymotion.model.precision import accumulate_in_fp32
 
 
@@ -31,17 +32,16 @@ def quiet_cpu_setup() -> None:
 
 @dataclass(frozen=True)
 class Mesh:
-    """This rank's place. ``data`` is the axis over which batches are divided and gradients averaged."""
+    """This rank's place. Batches are divided and gradients averaged over ``data``; tensors are cut over ``model``."""
 
     rank: int
     world: int
     device: torch.device
-    data_rank: int
-    data_size: int
-    data_group: Any
+    shape: MeshShape
+    groups: dict[str, Any]
 
     @classmethod
-    def start(cls, timeout_s: float = 1800.0) -> Mesh:
+    def start(cls, model: int = 1, pipe: int = 1, timeout_s: float = 1800.0) -> Mesh:
         """Join the process group that the launcher announced, or make one of this process alone.
 
         Works under ``deepspeed``, ``torchrun`` and plain ``python``: NCCL with GPUs, gloo without.
@@ -58,16 +58,64 @@ class Mesh:
             torch.cuda.set_device(device)
             backend = "nccl"
             accumulate_in_fp32()
-        deepspeed.init_distributed(
-            dist_backend=backend, timeout=timedelta(seconds=timeout_s), auto_mpi_discovery=False, verbose=False
-        )
-        return cls.current(device)
+        timeout = timedelta(seconds=timeout_s)
+        deepspeed.init_distributed(dist_backend=backend, timeout=timeout, auto_mpi_discovery=False, verbose=False)
+        return cls.current(device, model, pipe, timeout)
 
     @classmethod
-    def current(cls, device: torch.device | None = None) -> Mesh:
-        """The mesh over the process group that already runs."""
+    def current(
+        cls,
+        device: torch.device | None = None,
+        model: int = 1,
+        pipe: int = 1,
+        timeout: timedelta | None = None,
+    ) -> Mesh:
+        """The mesh over the process group that already runs; every rank must call it."""
         rank, world = dist.get_rank(), dist.get_world_size()
-        return cls(rank, world, device or torch.device("cpu"), rank, world, dist.group.WORLD)
+        shape = MeshShape.of(world, model, pipe)
+        groups: dict[str, Any] = {"data": dist.group.WORLD}
+        if shape.data != world:
+            for axis in AXES:
+                for line in shape.lines(axis):
+                    group = dist.new_group(line, timeout=timeout)
+                    if rank in line:
+                        groups[axis] = group
+        return cls(rank, world, device or torch.device("cpu"), shape, groups)
+
+    @property
+    def data_rank(self) -> int:
+        """Place on the data axis."""
+        return self.shape.place(self.rank)[1]
+
+    @property
+    def data_size(self) -> int:
+        """Length of the data axis."""
+        return self.shape.data
+
+    @property
+    def model_rank(self) -> int:
+        """Place on the model axis: which part of cut tensors this rank holds."""
+        return self.shape.place(self.rank)[2]
+
+    @property
+    def model_size(self) -> int:
+        """Length of the model axis."""
+        return self.shape.model
+
+    @property
+    def data_group(self) -> Any:
+        """The ranks that hold the same part of the network."""
+        return self.groups["data"]
+
+    @property
+    def model_group(self) -> Any:
+        """The ranks that hold the parts of one network; None where there is one part."""
+        return self.groups.get("model")
+
+    @property
+    def mpu(self) -> ModelParallelUnit | None:
+        """What DeepSpeed asks about model parallelism; None for data parallelism alone."""
+        return ModelParallelUnit(self) if self.data_size != self.world else None
 
     def stop(self) -> None:
         """Leave the process group; every rank must call it."""
@@ -85,11 +133,31 @@ class Mesh:
             dist.all_reduce(values, group=self.data_group)
         return values
 
+    def sum_over_model(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum ``values`` in place over the model axis."""
+        if self.model_size > 1:
+            dist.all_reduce(values, group=self.model_group)
+        return values
+
+    def sum_over_all(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum ``values`` in place over all ranks."""
+        if self.world > 1:
+            dist.all_reduce(values)
+        return values
+
     def reduce_to_first(self, values: torch.Tensor) -> torch.Tensor:
         """Sum ``values`` in place over the data axis, on its first rank only; undefined elsewhere."""
         if self.data_size > 1:
             dist.reduce(values, dst=dist.get_global_rank(self.data_group, 0), group=self.data_group)
         return values
+
+    def gather_over_model(self, flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+        """Every model rank's ``flat`` tensor, of ``sizes`` elements, on the first model rank; [] elsewhere."""
+        padded = torch.nn.functional.pad(flat, (0, max(sizes) - flat.numel()))
+        first = self.model_rank == 0
+        parts = [torch.empty_like(padded) for _ in sizes] if first else None
+        dist.gather(padded, parts, dst=dist.get_global_rank(self.model_group, 0), group=self.model_group)
+        return [part[:size] for part, size in zip(parts or [], sizes)]
 
     def agree(self, message: str) -> str:
         """What the first rank says, on every rank: one outcome for all, whatever happened there."""
@@ -106,6 +174,34 @@ class Mesh:
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value)
         return values
+
+
+class ModelParallelUnit:
+    """A :class:`Mesh` with the names that DeepSpeed's engines call, Megatron's ``mpu``."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+
+    def get_model_parallel_rank(self) -> int:
+        return self._mesh.model_rank
+
+    def get_model_parallel_world_size(self) -> int:
+        return self._mesh.model_size
+
+    def get_model_parallel_group(self) -> Any:
+        return self._mesh.model_group
+
+    def get_data_parallel_rank(self) -> int:
+        return self._mesh.data_rank
+
+    def get_data_parallel_world_size(self) -> int:
+        return self._mesh.data_size
+
+    def get_data_parallel_group(self) -> Any:
+        return self._mesh.data_group
+
+    def get_data_parallel_group_ranks(self) -> list[int]:
+        return dist.get_process_group_ranks(self._mesh.data_group)
 
 
 def free_port() -> int:

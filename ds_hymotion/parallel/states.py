@@ -1,16 +1,19 @@
 """Access to every trained parameter's fp32 state by name, whatever DeepSpeed optimizer holds it.
 
-With ZeRO a rank owns a slice of each flattened parameter, or none. Without ZeRO every rank owns all of it.
+On the model axis a rank holds its part of a cut parameter. Of that, with ZeRO, it owns a slice of the flattened part,
+or none; without ZeRO all of it. Whole tensors go in and come out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.mesh import Mesh
 
 MASTER = "master"
@@ -31,16 +34,21 @@ class ParameterStates:
     Args:
         engine: what ``deepspeed.initialize`` returned.
         parameters: trained parameters by name, in the same order on every rank.
+        mesh: this rank's place.
+        plan: how the parameters are cut over the model axis.
     """
 
-    def __init__(self, engine: Any, parameters: dict[str, torch.nn.Parameter], mesh: Mesh) -> None:
+    def __init__(
+        self, engine: Any, parameters: dict[str, torch.nn.Parameter], mesh: Mesh, plan: CutPlan | None = None
+    ) -> None:
         self.engine = engine
         self.parameters = parameters
         self.mesh = mesh
+        self.plan = plan or CutPlan()
         self.partitioned = bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
 
     def fragments(self) -> Iterator[Fragment]:
-        """The slices this rank keeps: disjoint over the data axis with ZeRO, whole parameters without."""
+        """The slices this rank keeps: disjoint over the data axis with ZeRO, whole parts without."""
         for name, parameter in self.parameters.items():
             if not self.partitioned:
                 yield Fragment(name, 0, parameter.numel())
@@ -66,16 +74,32 @@ class ParameterStates:
         value = _mapping(parameter).get_hp_fragment(None if kind == MASTER else kind)
         return value.narrow(0, 0, fragment.numel)
 
+    def whole_shape(self, name: str) -> tuple[int, ...]:
+        """A parameter's shape as all model ranks together hold it."""
+        return self.plan.whole_shape(name, self.parameters[name].shape)
+
+    def describe(self) -> str:
+        """How many parameters are trained, and how many of them this rank holds."""
+        whole = sum(math.prod(self.whole_shape(name)) for name in self.parameters)
+        here = sum(parameter.numel() for parameter in self.parameters.values())
+        held = f" ({here / 1e6:.2f} M on each of {self.plan.size} tensor ranks)" if here < whole else ""
+        return f"{whole / 1e6:.2f} M trained parameters{held}"
+
     def gather(self, name: str, pieces: dict[str, tuple[Fragment, torch.Tensor]]) -> torch.Tensor:
-        """A whole parameter-shaped fp32 tensor on the first data rank, from every rank's ``pieces`` (collective)."""
+        """A whole fp32 tensor on the first rank, from every rank's ``pieces`` (collective); undefined elsewhere."""
         parameter = self.parameters[name]
-        whole = torch.zeros(parameter.numel(), dtype=torch.float32, device=self.mesh.device)
+        part = torch.zeros(parameter.numel(), dtype=torch.float32, device=self.mesh.device)
         if name in pieces and (self.partitioned or self.mesh.data_rank == 0):
             fragment, value = pieces[name]
-            whole[fragment.start : fragment.start + fragment.numel] = value.to(whole.device, torch.float32)
+            part[fragment.start : fragment.start + fragment.numel] = value.to(part.device, torch.float32)
         if self.partitioned:
-            self.mesh.reduce_to_first(whole)
-        return whole.view(parameter.shape)
+            self.mesh.reduce_to_first(part)
+        if name not in self.plan.cuts or self.mesh.data_rank != 0:
+            return part.view(parameter.shape)
+        cut, whole = self.plan.cuts[name], self.whole_shape(name)
+        shapes = [cut.part_shape(whole, rank) for rank in range(self.plan.size)]
+        parts = self.mesh.gather_over_model(part, [math.prod(shape) for shape in shapes])
+        return cut.join([value.view(shape) for value, shape in zip(parts, shapes)]) if parts else part
 
     def pieces(self, kind: str) -> dict[str, tuple[Fragment, torch.Tensor]]:
         """This rank's slices of one kind, for :meth:`gather`."""
@@ -84,15 +108,19 @@ class ParameterStates:
     @torch.no_grad()
     def put(self, fragment: Fragment, kind: str, whole: torch.Tensor) -> None:
         """Write this rank's slice of a whole tensor; writing the master also sets the weight the network uses."""
-        slice_ = whole.reshape(-1)[fragment.start : fragment.start + fragment.numel]
         target = self.local(fragment, kind)
-        target.copy_(slice_.to(target.device, target.dtype))
+        target.copy_(self.slice_of(fragment, whole).to(target.device, target.dtype))
+
+    def slice_of(self, fragment: Fragment, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's slice, flat, of a whole tensor."""
+        part = self.plan.cut(fragment.name, whole, self.mesh.model_rank)
+        return part.reshape(-1)[fragment.start : fragment.start + fragment.numel]
 
     @torch.no_grad()
     def put_weight(self, name: str, whole: torch.Tensor) -> None:
         """Set the weight the network computes with, in its own precision; needed on every rank."""
         weight = self.parameters[name].data
-        weight.copy_(whole.to(weight.device, weight.dtype))
+        weight.copy_(self.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
 
     @property
     def step(self) -> int:

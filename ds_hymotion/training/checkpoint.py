@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -140,7 +141,7 @@ class Checkpoint:
             "optimizer_step": self.states.step,
             "kinds": list(sources),
             "ema_updates": self.average.updates if self.average else 0,
-            "shapes": {name: list(parameter.shape) for name, parameter in self.states.parameters.items()},
+            "shapes": self._shapes(),
             **state,
         }
         writer.attempt(lambda: writer.finish(full))
@@ -160,7 +161,7 @@ class Checkpoint:
             UserError: the checkpoint is damaged or belongs to another network.
         """
         state = read_state(folder)
-        own = {name: list(parameter.shape) for name, parameter in self.states.parameters.items()}
+        own = self._shapes()
         if state["shapes"] != own:
             different = sorted(
                 name for name in own.keys() | state["shapes"].keys() if own.get(name) != state["shapes"].get(name)
@@ -194,7 +195,10 @@ class Checkpoint:
 
     def _bytes(self) -> int:
         kinds = len(self.states.kinds()) + bool(self.average)
-        return 4 * kinds * sum(parameter.numel() for parameter in self.states.parameters.values())
+        return 4 * kinds * sum(map(math.prod, self._shapes().values()))
+
+    def _shapes(self) -> dict[str, list[int]]:
+        return {name: list(self.states.whole_shape(name)) for name in self.states.parameters}
 
 
 def read_state(folder: Path) -> dict[str, Any]:

@@ -35,4 +35,4 @@ class WeightAverage:
     def put(self, fragment: Fragment, whole: torch.Tensor) -> None:
         """Write this rank's slice of a whole tensor."""
         value = self.pieces()[fragment.name][1]
-        value.copy_(whole.reshape(-1)[fragment.start : fragment.start + fragment.numel])
+        value.copy_(self.states.slice_of(fragment, whole))

@@ -51,6 +51,6 @@ class Evaluation:
                 parts = engine.evaluate(batch, self.valid_frames)
                 total = parts if total is None else total + parts
             assert total is not None
-            mesh.sum_over_data(total)
+            mesh.sum_over_all(total)
             losses.append(float(total[:-2].sum()) / (self.valid_frames * (len(total) - 2)))
         return HeldOutLoss(tuple(self.settings.times), tuple(losses))

@@ -15,6 +15,11 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into, load_released
+from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.tensor import cut_network, plan_cuts
+from ds_hymotion.training.joints import JointPlan
+from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.weights import load_weights, run_weights
 
 OVERRIDES = [
@@ -64,6 +69,16 @@ def build_generator(settings: HymotionSection, config: ModelConfig, corpus: Corp
     if settings.model.init_from:
         load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
     return generator
+
+
+def build_objective(
+    generator: MotionGenerator, settings: HymotionSection, corpus: Corpus, joints: JointPlan, mesh: Mesh
+) -> tuple[FlowObjective, CutPlan]:
+    """A whole network, cut in place over the tensor ranks, with this rank's share of the loss, and how it was cut."""
+    body = BodyLosses(corpus.representation, generator.mean.clone(), generator.std.clone(), corpus.fps, settings.flow)
+    plan = plan_cuts(generator, generator.config, joints.rank_channels)
+    cut_network(generator, plan, mesh.model_rank, mesh.model_group)
+    return FlowObjective(generator, settings.flow, body, joints.share(mesh)), plan
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
@@ -11,6 +14,23 @@ from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_positi
 from ds_hymotion.flow.matching import interpolate
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.motion.representation import Representation
+
+
+@dataclass(frozen=True)
+class ChannelShare:
+    """What a rank predicts of the motion's channels.
+
+    Attributes:
+        weights: [C] weight of every channel in the loss.
+        own: the channels of this rank's predictions, in their order; None for all.
+        gather: makes decoded rotations and translation whole where other ranks predict the rest.
+        first: whether this rank counts what all tensor ranks compute alike.
+    """
+
+    weights: torch.Tensor
+    own: torch.Tensor | None = None
+    gather: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
+    first: bool = True
 
 
 class BodyLosses:
@@ -25,17 +45,29 @@ class BodyLosses:
         self.fps = fps
         self.flow = flow
 
-    def sums(self, batch: Batch, x_t: torch.Tensor, prediction: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sum of squared joint errors in m² and of squared foot speeds during contact in (m/s)², over valid frames."""
+    def sums(
+        self, batch: Batch, x_t: torch.Tensor, prediction: torch.Tensor, share: ChannelShare
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sum of squared joint errors in m² and of squared foot speeds during contact in (m/s)², over valid frames.
+
+        ``x_t`` and ``prediction`` hold the channels of ``share``. Where it is not the first, the values are 0 and
+        the gradients are the first's.
+        """
+        zero = prediction.float().sum() * 0
+        if not (self.flow.joint_position_weight or self.flow.foot_contact_weight):
+            return zero, zero
         data = x_t.float() + (1 - batch.t.view(-1, 1, 1)) * prediction.float()
+        if share.own is not None:
+            # The true motion stands where other ranks predict: what is decoded there must be a rotation.
+            data = batch.motion.float().index_copy(-1, share.own.to(data.device), data)
         mean, std = self.mean.to(data.device), self.std.to(data.device)
-        zero = data.sum() * 0
+        about = (batch.motion, batch.lengths, self.representation, mean, std)
         position = foot = zero
         if self.flow.joint_position_weight:
-            position = joint_position_sum(data, batch.motion, batch.lengths, self.representation, mean, std)
+            position = joint_position_sum(data, *about, complete=share.gather)
         if self.flow.foot_contact_weight:
-            foot = foot_contact_sum(data, batch.motion, batch.lengths, self.representation, mean, std, self.fps)
-        return position, foot
+            foot = foot_contact_sum(data, *about, self.fps, complete=share.gather)
+        return (position, foot) if share.first else (position - position.detach(), foot - foot.detach())
 
 
 class FlowObjective(nn.Module):
@@ -46,28 +78,34 @@ class FlowObjective(nn.Module):
     losses. Adding the vectors of all ranks and micro-batches gives the step's, whatever the layout.
     """
 
-    def __init__(self, generator: MotionGenerator, flow: FlowSection, body: BodyLosses) -> None:
+    def __init__(
+        self, generator: MotionGenerator, flow: FlowSection, body: BodyLosses, share: ChannelShare | None = None
+    ) -> None:
         super().__init__()
         self.generator = generator
         self.flow = flow
         self.body = body
+        self.share = share or ChannelShare(torch.ones(generator.config.input_dim))
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
         x_t, target = interpolate(batch.motion, batch.noise, batch.t)
         prediction = self.generator(
             x_t, batch.lengths, batch.text, batch.text_lengths, batch.pooled, batch.t, batch.drop
         )
+        if self.share.own is not None:
+            own = self.share.own.to(target.device)
+            x_t, target = x_t[..., own], target[..., own]
         sums = channel_sums(prediction, target, batch.lengths, self.flow.loss)
-        position, foot = self.body.sums(batch, x_t, prediction)
+        if self.share.own is not None:
+            sums = sums.new_zeros(batch.motion.shape[-1]).index_copy(0, own, sums)
+        position, foot = self.body.sums(batch, x_t, prediction, self.share)
         parts = torch.cat([sums, position.view(1), foot.view(1)])
         return self.total(parts, valid_frames), parts.detach()
 
     def total(self, parts: torch.Tensor, valid_frames: int) -> torch.Tensor:
         """The weighted loss of summed ``parts`` [C + 2]."""
-        channels = len(parts) - 2
+        weights = self.share.weights.to(parts.device)
         joints = self.body.representation.joints
-        velocity = parts[:channels].sum() / (valid_frames * channels)
-        body = (
-            self.flow.joint_position_weight * parts[channels] / joints + self.flow.foot_contact_weight * parts[-1] / 2
-        )
+        velocity = (weights * parts[:-2]).sum() / (valid_frames * float(weights.sum()))
+        body = self.flow.joint_position_weight * parts[-2] / joints + self.flow.foot_contact_weight * parts[-1] / 2
         return velocity + body / valid_frames

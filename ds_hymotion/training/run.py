@@ -21,18 +21,19 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.released import write_released
-from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.checkpoint import MASTER, Checkpoint, newest_checkpoint
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
+from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
-from ds_hymotion.training.network import build_generator, network_config
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
+from ds_hymotion.training.memory import MemoryWatch
+from ds_hymotion.training.network import build_generator, build_objective, network_config
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
+from ds_hymotion.training.slow_rows import SlowRows
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
 LONGEST_SAVE_S = 25.0
@@ -58,8 +59,7 @@ class TrainingRun:
         self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
         self.model_config = network_config(self.settings, corpus)
         self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
-        self.groups = JointGroups.parse(self.settings.training.joint_groups, corpus.representation.joint_names)
-        self.group_channels = self.groups.channels(corpus.representation)
+        self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
         generator = build_generator(self.settings, self.model_config, corpus)
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
@@ -72,6 +72,10 @@ class TrainingRun:
             if self.settings.training.ema_decay
             else None
         )
+        self.slow_rows = SlowRows(
+            self.engine.states, self.average, self.joints.every[self.joints.rank_channels[mesh.model_rank]]
+        )
+        self.memory = MemoryWatch(self.engine, self.average, self.joints.suggestion())
         self.checkpoint = Checkpoint(
             output, self.engine.states, self.average, self.untrained, mesh, self.settings.training.keep_last
         )
@@ -136,14 +140,8 @@ class TrainingRun:
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
-        body = BodyLosses(
-            self.corpus.representation,
-            self.mean,
-            self.std,
-            self.corpus.fps,
-            self.settings.flow,
-        )
-        return DataEngine(FlowObjective(generator, self.settings.flow, body), self.config, self.mesh)
+        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh)
+        return DataEngine(objective, self.config, self.mesh, plan)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
@@ -198,11 +196,12 @@ class TrainingRun:
         """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
-        parts = self.engine.train_step(batches, step.valid_frames, factor)
+        with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+            parts = self.engine.train_step(batches, step.valid_frames, factor)
+            if self.average:
+                self.average.update()
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
-        self.mesh.sum_over_data(votes)
-        if self.average:
-            self.average.update()
+        self.mesh.sum_over_all(votes)
         self.step += 1
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
@@ -211,6 +210,8 @@ class TrainingRun:
             values = self._values(votes[:-1].cpu(), step, factor)
             loss = values["loss"]
             log.record(self.step, values)
+        for line in self.memory.lines():
+            log.say(line)
         log.tick(step.valid_frames, loss)
         return votes
 
@@ -222,8 +223,7 @@ class TrainingRun:
 
     def _values(self, parts: torch.Tensor, step: Step, factor: float) -> dict[str, float]:
         values = {"loss": float(self.engine.objective.total(parts, step.valid_frames))}
-        for label, channels in zip(self.groups.labels, self.group_channels):
-            values[f"loss_fm_joint_{label}"] = float(parts[channels].sum()) / (step.valid_frames * len(channels))
+        values.update(self.joints.losses(parts, step.valid_frames))
         if self.settings.flow.joint_position_weight:
             values["loss_joint_position_m2"] = float(parts[-2]) / (
                 step.valid_frames * self.corpus.representation.joints
@@ -290,12 +290,13 @@ class TrainingRun:
         if self.mesh.is_first:
             path = self.output / "config.json"
             path.write_text(json.dumps(self.config.as_dict(), indent=2) + "\n", encoding="utf-8")
-        parameters = sum(parameter.numel() for parameter in self.engine.parameters.values())
         log.say(
-            f"{self.settings.model.preset}: {parameters / 1e6:.2f} M trained parameters, {self.config.dtype}, "
+            f"{self.settings.model.preset}: {self.engine.states.describe()}, {self.config.dtype}, "
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        if self.mesh.model_size > 1:
+            log.say(self.joints.describe(self.settings.flow))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
 
     def _conclude(self, log: RunLog) -> None:

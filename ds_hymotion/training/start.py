@@ -10,8 +10,10 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.tensor import check_size
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.checkpoint import checkpoint_folders
+from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.network import network_config
 from ds_hymotion.training.run import TrainingRun
 
@@ -30,15 +32,18 @@ def start_training(arguments: TrainArguments) -> bool:
         if not getattr(arguments, name):
             raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), data_ranks=world)
+    config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), ranks=world)
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
     TextCache(corpus.text_cache_folder(config.hymotion.text.encoder)).require(
         network.ctxt_input_dim, network.vtxt_input_dim
     )
+    tensor_ranks = config.hymotion.parallel.model
+    check_size(network, tensor_ranks)
+    JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
-    mesh = Mesh.start()
+    mesh = Mesh.start(tensor_ranks)
     problem = mesh.agree(_make_folder(output) if mesh.is_first else "")
     if problem:
         raise UserError(problem)

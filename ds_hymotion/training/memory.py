@@ -1,0 +1,147 @@
+"""Memory of every rank by what it holds, and why one holds more than another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.states import MASTER
+from ds_hymotion.training.ema import WeightAverage
+
+HEAD = "motion_transformer.final_layer.linear."
+WIDEST_SPREAD = 0.1
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes on one rank.
+
+    Attributes:
+        weights: what the network computes with, the motion head apart.
+        states: fp32 masters, moments and average, the motion head's apart.
+        head: weights and states of the motion head.
+        activations: what autograd kept for the backward pass of one micro-batch, where blocks are not recomputed.
+    """
+
+    weights: int
+    states: int
+    head: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.states + self.head + self.activations
+
+
+class MemoryWatch:
+    """Measures this rank's memory in chosen steps and tells all ranks' in a few lines.
+
+    Args:
+        engine: the engine whose network and states are counted.
+        average: the weight average, if there is one.
+        suggestion: joint groups that balance the head, to propose where the head explains a spread.
+    """
+
+    def __init__(self, engine: DataEngine, average: WeightAverage | None, suggestion: str) -> None:
+        self.engine = engine
+        self.average = average
+        self.suggestion = suggestion
+        self.measured: MemoryUse | None = None
+        self._first = True
+
+    @contextmanager
+    def counting(self, step: int, every: int) -> Iterator[None]:
+        """Measure what runs inside, in the first step and in every ``every``-th one, 0 = the first alone."""
+        due = self._first or bool(every and (step + 1) % every == 0)
+        self._first = False
+        self.measured = None
+        if not due:
+            yield
+            return
+        weights = {parameter.untyped_storage().data_ptr() for parameter in self.engine.objective.parameters()}
+        with counting_saved(self.engine.objective, weights) as peak:
+            yield
+        self.measured = self._use(peak[0])
+
+    def lines(self) -> list[str]:
+        """What the last step measured, of all ranks (collective); [] where it was not measured."""
+        if self.measured is None:
+            return []
+        return describe(self.engine.mesh.gather_objects(self.measured), self.suggestion)
+
+    def _use(self, activations: int) -> MemoryUse:
+        states = self.engine.states
+        sizes = {True: 0, False: 0}
+        weights = {True: 0, False: 0}
+        for name, parameter in self.engine.objective.generator.named_parameters():
+            weights[name.startswith(HEAD)] += parameter.numel() * parameter.element_size()
+        kinds = [kind for kind in states.kinds() if kind != MASTER or states.partitioned]
+        for fragment in states.fragments():
+            copies = len(kinds) + bool(self.average)
+            sizes[fragment.name.startswith(HEAD)] += 4 * copies * fragment.numel
+        return MemoryUse(weights[False], sizes[False], weights[True] + sizes[True], activations)
+
+
+@contextmanager
+def counting_saved(module: torch.nn.Module, known: set[int]) -> Iterator[list[int]]:
+    """Count the bytes that autograd saves inside, in a list of one: the largest sum over calls of ``module``.
+
+    Args:
+        known: addresses of storages that are not counted, such as the weights'.
+    """
+    peak, current, seen = [0], [0], set(known)
+
+    def start(*_: object) -> None:
+        current[0] = 0
+        seen.clear()
+        seen.update(known)
+
+    def pack(value: Tensor) -> Tensor:
+        storage = value.untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            current[0] += storage.nbytes()
+            peak[0] = max(peak[0], current[0])
+        return value
+
+    handle = module.register_forward_pre_hook(start)
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            yield peak
+    finally:
+        handle.remove()
+
+
+def describe(uses: list[MemoryUse], suggestion: str = "") -> list[str]:
+    """A line with every rank's bytes, and one with the cause where the largest passes the smallest by over 10 %."""
+    parts = [
+        f"{rank}: {megabytes(use.total)} ("
+        + ", ".join(f"{kind} {megabytes(value)}" for kind, value in asdict(use).items())
+        + ")"
+        for rank, use in enumerate(uses)
+    ]
+    lines = ["memory per rank, MB: " + "; ".join(parts)]
+    most = max(range(len(uses)), key=lambda rank: uses[rank].total)
+    least = min(range(len(uses)), key=lambda rank: uses[rank].total)
+    if uses[most].total > uses[least].total * (1 + WIDEST_SPREAD):
+        share = uses[most].total / uses[least].total - 1
+        other = asdict(uses[least])
+        more = {kind: value - other[kind] for kind, value in asdict(uses[most]).items()}
+        cause = max(more, key=lambda kind: more[kind])
+        differences = ", ".join(f"{kind} {megabytes(value, '+')}" for kind, value in more.items())
+        line = f"rank {most} holds {100 * share:.0f} % more than rank {least}, mostly {cause}: {differences} MB"
+        if cause == "head" and suggestion:
+            line += f"; balance the head with --joint_groups {suggestion}"
+        lines.append(line)
+    return lines
+
+
+def megabytes(value: int, sign: str = "") -> str:
+    """``value`` bytes in MB with digits enough for small networks."""
+    return f"{value / 1e6:{sign}.{1 if abs(value) >= 1e7 else 3}f}"
