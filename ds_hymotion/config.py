@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ds_hymotion.deepspeed_keys import check_deepspeed_keys
+from ds_hymotion.deepspeed_keys import check_deepspeed_keys, zero_stage
 from ds_hymotion.errors import UserError
 from ds_hymotion.mesh_shape import MeshShape
 
@@ -43,6 +43,9 @@ class ModelSection(Section):
     )
     init_from: str | None = Field(None, description="start from this latest.ckpt, safetensors export or run folder")
     checkpoint_blocks: int = Field(0, ge=0, description="recompute activations of every n-th block; 0 = keep all")
+    checkpoint_kinds: list[Literal["double", "single"]] = Field(
+        ["double", "single"], description="kinds of block that checkpoint_blocks applies to"
+    )
     fps: float = Field(30.0, gt=0, description="frame rate the network is made for, in Hz")
     allow_fps: bool = Field(False, description="train on a corpus of another frame rate all the same")
 
@@ -142,6 +145,7 @@ class ParallelSection(Section):
     """How the network is spread over ranks; the data axis takes the ranks that are left."""
 
     model: int = Field(1, ge=1, description="tensor ranks: heads, MLPs and the motion head are cut over so many")
+    pipeline: int = Field(1, ge=1, description="pipeline stages that the layers are divided over")
     memory_steps: int = Field(500, ge=0, description="steps between lines on each rank's memory; 0 = only at the start")
 
 
@@ -187,7 +191,8 @@ class RunConfig:
             raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
         self.name = name
         self.hymotion = parse_section(section, name)
-        self.shape = MeshShape.of(ranks or self.hymotion.parallel.model, self.hymotion.parallel.model)
+        model, pipe = self.hymotion.parallel.model, self.hymotion.parallel.pipeline
+        self.shape = MeshShape.of(ranks or model * pipe, model, pipe)
         self.deepspeed = check_deepspeed_keys(merged, name, self.shape.data)
         self._cross_checks()
 
@@ -209,6 +214,7 @@ class RunConfig:
         return {**self.deepspeed, "hymotion": self.hymotion.model_dump()}
 
     def _cross_checks(self) -> None:
+        self._check_pipeline()
         data = self.hymotion.data
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:
@@ -218,6 +224,16 @@ class RunConfig:
                 f"{self.name}: hymotion.data.bucket_lr_factors has {len(data.bucket_lr_factors)} values; "
                 f"{len(data.bucket_bounds)} bounds make {len(data.bucket_bounds) + 1} buckets"
             )
+
+    def _check_pipeline(self) -> None:
+        stages, zero = self.hymotion.parallel.pipeline, self.deepspeed.get("zero_optimization", {})
+        if stages == 1:
+            return
+        where = f"{self.name}: hymotion.parallel.pipeline = {stages}"
+        if (stage := zero_stage(self.deepspeed, self.name)) > 1:
+            raise UserError(f"{where} runs with zero_optimization.stage 0 or 1, not {stage}; use 1")
+        if isinstance(zero, dict) and zero.get("offload_optimizer"):
+            raise UserError(f"{where} does not run with zero_optimization.offload_optimizer; leave it out")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

@@ -33,7 +33,6 @@ TOP_LEVEL = [
     "wandb",
     "csv_monitor",
     "comet",
-    "pipeline",
     "checkpoint",
     "aio",
     "hymotion",
@@ -48,6 +47,8 @@ REFUSED = {
     "amp": "use bf16 or fp16",
     "torch_autocast": "use bf16 or fp16: the network keeps norms, softmax and RoPE in fp32 itself",
     "tensor_parallel": "DeepSpeed's AutoTP does not know this network; use hymotion.parallel.model",
+    "pipeline": "stages are hymotion.parallel.pipeline and hymotion.pipeline, recomputed activations "
+    "hymotion.model.checkpoint_blocks",
     "sparse_attention": "the attention band is hymotion.model.band_frames",
     "curriculum_learning": "the batch plan owns the order of clips",
     "data_efficiency": "the batch plan owns the order of clips",
@@ -57,15 +58,6 @@ REFUSED = {
 }
 
 NESTED = {
-    "pipeline": [
-        "stages",
-        "partition",
-        "seed_layers",
-        "activation_checkpoint_interval",
-        "pipe_partitioned",
-        "grad_partitioned",
-        "use_reentrant",
-    ],
     "optimizer": ["type", "params", "legacy_fusion"],
     "fp16": [
         "enabled",

@@ -56,6 +56,23 @@ class Batch:
         return self.motion.shape[0]
 
 
+def equal_shapes(batches: Sequence[Batch]) -> list[Batch]:
+    """Batches of one canvas with equal rows and text tokens: what is missing becomes rows without a valid frame."""
+    rows = max((batch.rows for batch in batches), default=0)
+    tokens = max((batch.text.shape[1] for batch in batches), default=0)
+    padded = []
+    for batch in batches:
+        short = rows - batch.rows
+        changed = {
+            item.name: torch.cat([value, value.new_zeros(short, *value.shape[1:])])
+            for item in fields(batch)
+            if isinstance(value := getattr(batch, item.name), torch.Tensor)
+        }
+        changed["text"] = torch.nn.functional.pad(changed["text"], (0, 0, 0, tokens - batch.text.shape[1]))
+        padded.append(Batch(**changed, clips=batch.clips))
+    return padded
+
+
 class BatchMaker:
     """Turns planned rows into batches.
 

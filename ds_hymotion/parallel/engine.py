@@ -27,6 +27,9 @@ class DataEngine:
         plan: how the network's tensors are cut over the model axis.
     """
 
+    reads_batches = True
+    stage_table = ""
+
     def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, plan: CutPlan | None = None) -> None:
         import deepspeed
 

@@ -6,7 +6,7 @@ which an integer tensor between floats breaks (tdrussell/diffusion-pipe#544). So
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from torch import Tensor
 from ds_hymotion.model.blocks import Stream
 
 
-@dataclass(frozen=True)
-class Wire:
+class Wire(NamedTuple):
     """The stream between two blocks with the lengths from which every stage rebuilds RoPE tables and masks.
 
     On the wire: floats [B, 1 + L + T, C] = adapter, L frames, T text tokens; integers [B, 1 + T] int32 = a row's valid

@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -127,7 +127,7 @@ class Checkpoint:
         if self.average:
             sources[EMA] = self.average.pieces()
         for kind, pieces in sources.items():
-            for name in self.states.parameters:
+            for name in self.states.names:
                 whole = self.states.gather(name, pieces)
                 if self.mesh.is_first:
                     writer.attempt(partial(writer.add, kind, name, whole))
@@ -180,7 +180,7 @@ class Checkpoint:
                 raise UserError(
                     f"{folder}: holds {kind}, which this optimizer does not keep; use the one it was made with"
                 )
-            for name, whole in read_kind(folder, kind):
+            for name, whole in read_kind(folder, kind, self.states.parameters):
                 if kind == MASTER:
                     self.states.put_weight(name, whole)
                 if name not in fragments:
@@ -198,7 +198,7 @@ class Checkpoint:
         return 4 * kinds * sum(map(math.prod, self._shapes().values()))
 
     def _shapes(self) -> dict[str, list[int]]:
-        return {name: list(self.states.whole_shape(name)) for name in self.states.parameters}
+        return {name: list(self.states.whole_shape(name)) for name in self.states.names}
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -212,13 +212,14 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def read_kind(folder: Path, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """All whole tensors of one kind, one at a time."""
+def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """All whole tensors of one kind, or those whose names are ``wanted``, one at a time."""
     for path in sorted(folder.glob(f"{kind}-*.safetensors")):
         try:
             with safe_open(path, framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118
-                    yield name, reader.get_tensor(name)
+                    if wanted is None or name in wanted:
+                        yield name, reader.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
 

@@ -65,7 +65,7 @@ class MemoryWatch:
             yield
             return
         weights = {parameter.untyped_storage().data_ptr() for parameter in self.engine.objective.parameters()}
-        with counting_saved(self.engine.objective, weights) as peak:
+        with counting_saved(self.engine.engine.module, weights) as peak:
             yield
         self.measured = self._use(peak[0])
 

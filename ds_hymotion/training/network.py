@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into, load_released
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.stages import StagePlan, network_units, plan_stages
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.objective import BodyLosses, FlowObjective
@@ -32,6 +34,9 @@ OVERRIDES = [
     "band_frames",
     "text_position",
 ]
+
+
+TYPICAL_TOKENS = 32  # a caption of some twenty words in its chat template
 
 
 def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
@@ -55,13 +60,24 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
         raise UserError(f"hymotion.model: {error}") from None
 
 
-def build_generator(settings: HymotionSection, config: ModelConfig, corpus: Corpus) -> MotionGenerator:
+def build_generator(
+    settings: HymotionSection, config: ModelConfig, corpus: Corpus, held: Callable[[str], bool] | None = None
+) -> MotionGenerator:
     """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds.
 
     A fresh network takes the corpus's mean and std; one that starts from weights of the same representation keeps
     theirs, which its weights were trained with.
+
+    Args:
+        held: which parameters, by released name, this process needs; the others stay on the meta device. None = all.
     """
-    generator = MotionGenerator(config, settings.model.checkpoint_blocks)
+    recompute = settings.model.checkpoint_blocks, settings.model.checkpoint_kinds
+    if held is None:
+        generator = MotionGenerator(config, *recompute)
+    else:
+        with torch.device("meta"):
+            generator = MotionGenerator(config, *recompute)
+        materialise(generator, held)
     initialise(generator, settings.training.seed, copy_noise=settings.model.init == "copy_noise")
     with torch.no_grad():
         generator.mean.copy_(corpus.mean)
@@ -69,6 +85,28 @@ def build_generator(settings: HymotionSection, config: ModelConfig, corpus: Corp
     if settings.model.init_from:
         load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
     return generator
+
+
+def materialise(generator: MotionGenerator, held: Callable[[str], bool]) -> None:
+    """Give buffers, and parameters whose names are ``held``, memory on the CPU in place of the meta device."""
+    for name, parameter in list(generator.named_parameters()):
+        if held(name):
+            parent, _, child = name.rpartition(".")
+            setattr(generator.get_submodule(parent), child, torch.nn.Parameter(torch.empty(parameter.shape)))
+    for name, buffer in list(generator.named_buffers()):
+        setattr(generator, name, torch.zeros(buffer.shape))
+
+
+def stage_plan(settings: HymotionSection, config: ModelConfig, corpus: Corpus) -> StagePlan:
+    """Which pipeline stage holds what, by costs at the mean length of the training clips.
+
+    Raises:
+        UserError: more stages than layers, or an illegal or uneven split.
+    """
+    canvas = settings.data.bucket_bounds[-1]
+    frames = [min(sample.frames, canvas) for sample in corpus.split("train")] or [canvas]
+    units = network_units(config, sum(frames) / len(frames), TYPICAL_TOKENS)
+    return plan_stages(units, settings.parallel.pipeline, settings.pipeline)
 
 
 def build_objective(

@@ -30,7 +30,7 @@ from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
 from ds_hymotion.training.memory import MemoryWatch
-from ds_hymotion.training.network import build_generator, build_objective, network_config
+from ds_hymotion.training.network import build_generator, build_objective, network_config, stage_plan
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
@@ -61,7 +61,9 @@ class TrainingRun:
         self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
         self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
-        generator = build_generator(self.settings, self.model_config, corpus)
+        self.stages = stage_plan(self.settings, self.model_config, corpus)
+        held = None if mesh.pipe_size == 1 else lambda name: self.stages.stage_of(name) == mesh.pipe_rank
+        generator = build_generator(self.settings, self.model_config, corpus, held)
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
         self.planner, self.maker = self._plan()
         self.evaluation = self._evaluation()
@@ -141,6 +143,10 @@ class TrainingRun:
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
         objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh)
+        if self.mesh.pipe_size > 1:
+            from ds_hymotion.parallel.pipeline_engine import PipelineFace
+
+            return PipelineFace(objective, self.config, self.mesh, self.stages, plan)
         return DataEngine(objective, self.config, self.mesh, plan)
 
     def _resume(self, checkpoint: Path) -> None:
@@ -189,6 +195,8 @@ class TrainingRun:
             pending = following
 
     def _make(self, step: Step) -> list[Batch]:
+        if not self.engine.reads_batches:
+            return []
         rank = self.mesh.data_rank
         return [self.maker.make(step.epoch, rows, step.strata, step.padded[rank]) for rows in step.micro_batches[rank]]
 
@@ -274,7 +282,7 @@ class TrainingRun:
         """Whole weights under the released names: the average where one is kept."""
         pieces = self.average.pieces() if self.average else self.engine.states.pieces(MASTER)
         tensors = dict(self.untrained)
-        for name in self.engine.parameters:
+        for name in self.engine.states.names:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
@@ -295,6 +303,8 @@ class TrainingRun:
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        if self.engine.stage_table:
+            log.say(self.engine.stage_table)
         if self.mesh.model_size > 1:
             log.say(self.joints.describe(self.settings.flow))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))

@@ -14,7 +14,7 @@ from ds_hymotion.parallel.tensor import check_size
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.checkpoint import checkpoint_folders
 from ds_hymotion.training.joints import JointPlan
-from ds_hymotion.training.network import network_config
+from ds_hymotion.training.network import network_config, stage_plan
 from ds_hymotion.training.run import TrainingRun
 
 
@@ -40,10 +40,11 @@ def start_training(arguments: TrainArguments) -> bool:
     )
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
+    stage_plan(config.hymotion, network, corpus)
     JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
-    mesh = Mesh.start(tensor_ranks)
+    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline)
     problem = mesh.agree(_make_folder(output) if mesh.is_first else "")
     if problem:
         raise UserError(problem)

@@ -1,0 +1,182 @@
+"""The training loop's face over DeepSpeed's pipeline engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.runtime.pipe.engine import PipelineEngine
+from deepspeed.runtime.pipe.schedule import InferenceSchedule
+from torch import Tensor
+
+from ds_hymotion.config import RunConfig
+from ds_hymotion.data.batches import Batch, equal_shapes
+from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.engine import PREFIX, DataEngine, engine_settings
+from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.pipeline import Inputs, StageModule
+from ds_hymotion.parallel.stages import StagePlan
+from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.tensor import mark
+from ds_hymotion.training.objective import FlowObjective, Targets
+
+MicroBatch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
+
+
+class StageEngine(PipelineEngine):
+    """DeepSpeed's pipeline engine without what the training loop does itself."""
+
+    plain_norm = float("nan")
+
+    def _aggregate_total_loss(self) -> Tensor:
+        """No reduction: the loss travels with the step's own."""
+        return self.agg_loss
+
+    def _take_model_step(self, lr_kwargs: Any) -> None:
+        """Note the gradient's norm first, which no optimizer does in fp32 without ZeRO."""
+        if not self.zero_optimization() and not self.bfloat16_enabled():
+            counted = [p.grad for p in self.module.parameters() if p.grad is not None and p.model_parallel]
+            square = torch.nn.utils.get_total_norm(counted).float().square()
+            torch.distributed.all_reduce(square, group=self.grid.get_model_parallel_group())
+            self.plain_norm = float(square.sqrt())
+        super()._take_model_step(lr_kwargs)
+
+    @torch.no_grad()
+    def infer(self, micro_batches: Sequence[MicroBatch], with_loss: bool) -> Any:
+        """Send micro-batches of one shape through the stages; returns the last one's output on the last stage."""
+        self.reset_activation_shape()
+        training, self._compute_loss, self.total_loss = self.module.training, with_loss, None
+        self.module.eval()
+        self.set_dataiterator(iter(micro_batches))
+        self._exec_schedule(InferenceSchedule(len(micro_batches), self.num_stages, self.stage_id))
+        self.module.train(training)
+        self.reset_activation_shape()
+        return self.fwd_outputs[-1] if self.is_last_stage() else None
+
+
+@contextmanager
+def engine_class(kind: type[PipelineEngine]) -> Iterator[None]:
+    """Inside, ``deepspeed.initialize`` makes pipeline engines of this class; it offers no argument for that."""
+    stock = deepspeed.PipelineEngine
+    deepspeed.PipelineEngine = kind
+    try:
+        yield
+    finally:
+        deepspeed.PipelineEngine = stock
+
+
+class PipelineFace(DataEngine):
+    """The network's layers divided over the pipe axis: DeepSpeed's pipeline engine with ZeRO 0 or 1.
+
+    The accumulation of the JSON is the number of micro-batches that are under way at once. First and last stage make
+    the same batches by themselves; the stages between need none. Loss parts are zero on every stage but the last, so
+    that the step's sum over all ranks brings them everywhere.
+
+    Args:
+        objective: the network with its loss, parameters of other stages on the meta device.
+        config: the checked configuration.
+        mesh: this rank's place.
+        stages: which stage holds what.
+        plan: how the network's tensors are cut over the model axis.
+    """
+
+    def __init__(
+        self,
+        objective: FlowObjective,
+        config: RunConfig,
+        mesh: Mesh,
+        stages: StagePlan,
+        plan: CutPlan | None = None,
+    ) -> None:
+        where = {
+            name: (stages.stage_of(name), tuple(parameter.shape))
+            for name, parameter in objective.generator.named_parameters()
+            if parameter.requires_grad
+        }
+        self.mesh = mesh
+        self.stages = stages
+        self.module = StageModule(objective, stages, mesh)
+        self.parameters = {
+            name.removeprefix(PREFIX): parameter
+            for name, parameter in objective.named_parameters()
+            if parameter.requires_grad
+        }
+        mark(self.parameters.items(), plan or CutPlan(), mesh.model_rank)
+        with engine_class(StageEngine):
+            self.engine, *_ = deepspeed.initialize(
+                model=self.module,
+                model_parameters=list(self.parameters.values()),
+                config={**engine_settings(config, mesh), "pipeline": PIPELINE},
+                dist_init_required=False,
+            )
+        assert type(self.engine) is StageEngine
+        self.accumulation = int(self.engine.micro_batches)
+        self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, where)
+
+    @property
+    def objective(self) -> FlowObjective:
+        return self.module.objective
+
+    @property
+    def reads_batches(self) -> bool:
+        return self.engine.is_first_stage() or self.engine.is_last_stage()
+
+    def train_step(self, batches: list[Batch], valid_frames: int, rate_factor: float) -> Tensor:
+        """One optimizer step over this pipeline's micro-batches, which are padded to one shape.
+
+        Every step announces its shape to the next stage, so it may change from step to step and differ between
+        pipelines. DeepSpeed divides the loss by micro-batches and data ranks: both divisions are taken back.
+        """
+        for group in self.engine.basic_optimizer.param_groups:
+            group["lr"] = self.full_rate * rate_factor
+        self.module.begin(valid_frames, float(self.mesh.data_size * self.accumulation))
+        self.engine.reset_activation_shape()
+        self.engine.train_batch(iter(self._micro_batches(batches)))
+        return self._parts()
+
+    def evaluate(self, batch: Batch, valid_frames: int) -> Tensor:
+        """Summed loss parts [C + 2] of an evaluation batch, without gradients; zero on every stage but the last."""
+        self.module.begin(valid_frames)
+        self.engine.infer(self._micro_batches([batch]), with_loss=True)
+        return self._parts()
+
+    def _parts(self) -> Tensor:
+        parts = self.module.parts
+        channels = self.objective.generator.config.input_dim
+        return torch.zeros(channels + 2, device=self.mesh.device) if parts is None else parts
+
+    def _micro_batches(self, batches: list[Batch]) -> list[MicroBatch]:
+        first, last = self.engine.is_first_stage(), self.engine.is_last_stage()
+        return [
+            (tuple(Inputs.of(batch)) if first else (), tuple(Targets.of(batch)) if last else ())
+            for batch in equal_shapes(batches)
+        ]
+
+    @property
+    def stage_table(self) -> str:  # type: ignore[override]
+        """The stages, and the share of time that one of them waits: (p − 1)/(m + p − 1) for m micro-batches."""
+        stages, micro_batches = self.stages.stages, self.accumulation
+        bubble = (stages - 1) / (micro_batches + stages - 1)
+        return (
+            f"{stages} pipeline stages, {micro_batches} micro-batch(es): costliest stage {self.stages.imbalance:.2f} "
+            f"times the mean, bubble {bubble:.0%} if even\n{self.stages.table()}"
+        )
+
+    @property
+    def gradient_norm(self) -> float:
+        """Norm of the last step's gradient before clipping, over all stages."""
+        norm = self.engine.get_global_grad_norm()
+        return self.engine.plain_norm if norm is None else float(norm)
+
+
+# Whole tensors cross stage boundaries; activations are recomputed by hymotion.model.checkpoint_blocks.
+PIPELINE = {
+    "pipe_partitioned": False,
+    "grad_partitioned": False,
+    "use_reentrant": False,
+    "activation_checkpoint_interval": 0,
+}
