@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
@@ -28,6 +29,7 @@ class DataEngine:
     """
 
     reads_batches = True
+    in_flight = 1
     stage_table = ""
 
     def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, plan: CutPlan | None = None) -> None:
@@ -50,6 +52,11 @@ class DataEngine:
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
         self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
+
+    @property
+    def generator(self) -> nn.Module:
+        """The network, to be called like a :class:`MotionGenerator`."""
+        return self.objective.generator
 
     @property
     def objective(self) -> FlowObjective:

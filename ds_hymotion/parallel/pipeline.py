@@ -73,7 +73,7 @@ class StageModule(PipelineModule):
             super().__init__(list(plan.units), topology=topology, loss_fn=self.measure)
         self.objective = objective
         for parameter in self.parameters():
-            parameter.ds_pipe_replicated = False  # type: ignore[attr-defined]
+            parameter.ds_pipe_replicated = False
         start = sum(plan.split[: self.stage_id])
         blocks = [*network.double_blocks, *network.single_blocks]
         self._blocks = [(index, blocks[index]) for index in range(start, start + plan.split[self.stage_id])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,12 +11,13 @@ import deepspeed
 import torch
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.pipe.schedule import InferenceSchedule
-from torch import Tensor
+from torch import Tensor, nn
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, equal_shapes
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.engine import PREFIX, DataEngine, engine_settings
+from ds_hymotion.parallel.joint_head import whole_velocity
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.pipeline import Inputs, StageModule
 from ds_hymotion.parallel.stages import StagePlan
@@ -44,17 +46,25 @@ class StageEngine(PipelineEngine):
             self.plain_norm = float(square.sqrt())
         super()._take_model_step(lr_kwargs)
 
+    def train_micro_batches(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """One optimizer step. DeepSpeed's own event for its monitors is muted: it would be a loss that no rank has."""
+        self.reset_activation_shape()
+        enabled, self.monitor.enabled = self.monitor.enabled, False
+        try:
+            self.train_batch(iter(micro_batches))
+        finally:
+            self.monitor.enabled = enabled
+
     @torch.no_grad()
-    def infer(self, micro_batches: Sequence[MicroBatch], with_loss: bool) -> Any:
-        """Send micro-batches of one shape through the stages; returns the last one's output on the last stage."""
+    def infer(self, micro_batches: Sequence[MicroBatch], with_loss: bool) -> list[Any]:
+        """Send micro-batches of one shape through the stages; returns their outputs on the last stage, else []."""
         self.reset_activation_shape()
         training, self._compute_loss, self.total_loss = self.module.training, with_loss, None
         self.module.eval()
         self.set_dataiterator(iter(micro_batches))
         self._exec_schedule(InferenceSchedule(len(micro_batches), self.num_stages, self.stage_id))
         self.module.train(training)
-        self.reset_activation_shape()
-        return self.fwd_outputs[-1] if self.is_last_stage() else None
+        return self.fwd_outputs
 
 
 @contextmanager
@@ -116,14 +126,18 @@ class PipelineFace(DataEngine):
         self.accumulation = int(self.engine.micro_batches)
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self.states = ParameterStates(self.engine, self.parameters, mesh, plan, where)
+        self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
+        self.in_flight = min(stages.stages - mesh.pipe_rank, self.accumulation)
+        self.stage_table = describe_stages(stages, self.accumulation)
 
     @property
     def objective(self) -> FlowObjective:
         return self.module.objective
 
     @property
-    def reads_batches(self) -> bool:
-        return self.engine.is_first_stage() or self.engine.is_last_stage()
+    def generator(self) -> StagedGenerator:
+        """The network over all stages, to be called by all ranks together."""
+        return StagedGenerator(self.module, self.engine, self.mesh)
 
     def train_step(self, batches: list[Batch], valid_frames: int, rate_factor: float) -> Tensor:
         """One optimizer step over this pipeline's micro-batches, which are padded to one shape.
@@ -134,8 +148,7 @@ class PipelineFace(DataEngine):
         for group in self.engine.basic_optimizer.param_groups:
             group["lr"] = self.full_rate * rate_factor
         self.module.begin(valid_frames, float(self.mesh.data_size * self.accumulation))
-        self.engine.reset_activation_shape()
-        self.engine.train_batch(iter(self._micro_batches(batches)))
+        self.engine.train_micro_batches(self._micro_batches(batches))
         return self._parts()
 
     def evaluate(self, batch: Batch, valid_frames: int) -> Tensor:
@@ -157,20 +170,47 @@ class PipelineFace(DataEngine):
         ]
 
     @property
-    def stage_table(self) -> str:  # type: ignore[override]
-        """The stages, and the share of time that one of them waits: (p − 1)/(m + p − 1) for m micro-batches."""
-        stages, micro_batches = self.stages.stages, self.accumulation
-        bubble = (stages - 1) / (micro_batches + stages - 1)
-        return (
-            f"{stages} pipeline stages, {micro_batches} micro-batch(es): costliest stage {self.stages.imbalance:.2f} "
-            f"times the mean, bubble {bubble:.0%} if even\n{self.stages.table()}"
-        )
-
-    @property
     def gradient_norm(self) -> float:
         """Norm of the last step's gradient before clipping, over all stages."""
         norm = self.engine.get_global_grad_norm()
         return self.engine.plain_norm if norm is None else float(norm)
+
+
+class StagedGenerator(nn.Module):
+    """Calls like a :class:`MotionGenerator`, for a sampler; all ranks of a pipeline pass the same arguments.
+
+    Rows are sent as several micro-batches where they divide, so that stages work at once.
+    """
+
+    def __init__(self, module: StageModule, engine: StageEngine, mesh: Mesh) -> None:
+        super().__init__()
+        self.module = module
+        self.config = module.generator.config
+        self.null_ctxt_input = torch.empty(0, device=mesh.device)
+        self._engine = engine
+        self._mesh = mesh
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """fp32 velocity [B, L, C] on every rank, of what :meth:`MotionGenerator.forward` takes."""
+        first, last = self._engine.is_first_stage(), self._engine.is_last_stage()
+        rows = len(inputs[0])
+        size = rows // math.gcd(rows, self._engine.num_stages) if rows else 1
+        chunks = zip(*(value.split(size) for value in inputs))
+        with whole_velocity(self.module):
+            outputs = self._engine.infer([(tuple(chunk) if first else (), ()) for chunk in chunks], with_loss=False)
+        whole = torch.empty(inputs[0].shape, device=self._mesh.device)
+        if last:
+            whole = torch.cat([velocity for velocity, _ in outputs]).float()
+        return self._mesh.share_over_pipe(whole, self._engine.num_stages - 1)
+
+
+def describe_stages(stages: StagePlan, micro_batches: int) -> str:
+    """The stages, and the share of time that one of them waits: (p − 1)/(m + p − 1) for m micro-batches."""
+    bubble = (stages.stages - 1) / (micro_batches + stages.stages - 1)
+    return (
+        f"{stages.stages} pipeline stages, {micro_batches} micro-batch(es): costliest stage {stages.imbalance:.2f} "
+        f"times the mean, bubble {bubble:.0%} if even\n{stages.table()}"
+    )
 
 
 # Whole tensors cross stage boundaries; activations are recomputed by hymotion.model.checkpoint_blocks.

@@ -25,7 +25,7 @@ class MemoryUse:
         weights: what the network computes with, the motion head apart.
         states: fp32 masters, moments and average, the motion head's apart.
         head: weights and states of the motion head.
-        activations: what autograd kept for the backward pass of one micro-batch, where blocks are not recomputed.
+        activations: what autograd kept for the backward passes under way, where blocks are not recomputed.
     """
 
     weights: int
@@ -67,7 +67,7 @@ class MemoryWatch:
         weights = {parameter.untyped_storage().data_ptr() for parameter in self.engine.objective.parameters()}
         with counting_saved(self.engine.engine.module, weights) as peak:
             yield
-        self.measured = self._use(peak[0])
+        self.measured = self._use(peak[0] * self.engine.in_flight)
 
     def lines(self) -> list[str]:
         """What the last step measured, of all ranks (collective); [] where it was not measured."""
