@@ -86,7 +86,7 @@ def test_any_layout_continues_any_other(
     def layout(steps: int, stages: int, model: int) -> tuple[int, dict[str, Any]]:
         changes = {"hymotion__parallel__model": model, "hymotion__pipeline": {"max_imbalance": 9}}
         world = 3 if stages == 3 else 4
-        return world, settings(weights, steps, stages, **changes, train_batch_size=12)
+        return world, settings(weights, steps, stages, **changes, train_batch_size=8)
 
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     world, asked = layout(6, *after)
