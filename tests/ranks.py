@@ -52,7 +52,7 @@ class RankPool:
         if problems:
             self.close()
             raise AssertionError("\n".join(problems))
-        return [value for _, value in results]
+        return [pickle.loads(value) for _, value in results]
 
     def _grow(self, world: int) -> None:
         self._workers = [entry for entry in self._workers if entry[0].poll() is None]
@@ -101,7 +101,7 @@ def _serve(port: int) -> None:
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            connection.send(("value", function(*pickle.loads(arguments))))
+            connection.send(("value", pickle.dumps(function(*pickle.loads(arguments)))))
             dist.barrier()
             groups._release_process_group_references()
             dist.destroy_process_group()

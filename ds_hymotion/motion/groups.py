@@ -68,8 +68,9 @@ class JointGroups:
         return cls(tuple(labels), tuple(tuple(sorted(joints)) for joints in groups))
 
     @classmethod
-    def balanced(cls, representation: Representation, count: int) -> JointGroups:
-        """``count`` groups of joints with nearly equal numbers of channels.
+    def balanced(cls, representation: Representation, count: int, order: Sequence[int] | None = None) -> JointGroups:
+        """``count`` groups of neighbours in ``order`` (all joints, by default as they are numbered), with the largest
+        number of channels as small as it can be.
 
         Raises:
             UserError: more groups than joints.
@@ -79,10 +80,12 @@ class JointGroups:
                 f"{count} joint groups: {representation.name} has {representation.joints} joints; "
                 f"use 1..{representation.joints}"
             )
-        sizes = [len(representation.joint_channels(joint)) for joint in range(representation.joints)]
-        translation = len(representation.joint_channels(ROOT_TRANSLATION))
-        joints = balance(sizes, count, translation)
-        return cls(tuple(f"part{number}" for number in range(count)), tuple(map(tuple, joints)))
+        order = range(representation.joints) if order is None else order
+        sizes = [len(representation.joint_channels(joint)) for joint in order]
+        sizes[0] += len(representation.joint_channels(ROOT_TRANSLATION))
+        parts = [sorted(order[place] for place in part) for part in neighbours(sizes, count)]
+        labels = (",".join(_short_names(part, representation.joint_names)) for part in parts)
+        return cls(tuple(labels), tuple(map(tuple, parts)))
 
     def over_ranks(self, ranks: int, representation: Representation) -> JointGroups:
         """The groups joined to one per rank, with nearly equal numbers of channels; the first group's rank is 0.
@@ -91,6 +94,7 @@ class JointGroups:
             UserError: fewer groups than ranks, with a finer grouping to use instead.
         """
         if len(self.joints) < ranks:
+            JointGroups.balanced(representation, ranks)
             finer = self.split_until(ranks, representation)
             raise UserError(
                 f"joint groups {self.text(representation.joint_names)!r}: {len(self.joints)} group(s) for {ranks} "
@@ -108,7 +112,7 @@ class JointGroups:
         groups = [list(part) for part in self.joints]
         while len(groups) < count:
             largest = max((part for part in groups if len(part) > 1), key=lambda part: sum(sizes[j] for j in part))
-            halves = balance([sizes[joint] for joint in largest], 2)
+            halves = neighbours([sizes[joint] for joint in largest], 2)
             place = groups.index(largest)
             groups[place : place + 1] = [[largest[i] for i in half] for half in halves]
         return JointGroups(tuple(map(str, range(count))), tuple(map(tuple, groups)))
@@ -127,20 +131,33 @@ class JointGroups:
         return [torch.nonzero(group_of[owner] == group).flatten() for group in range(len(self.joints))]
 
 
-def balance(sizes: Sequence[int], count: int, first_load: int = 0) -> list[list[int]]:
-    """Places of ``sizes`` in ``count`` parts with nearly equal sums, rising within a part, by the first place.
+def balance(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Places of ``sizes`` in ``count`` parts with nearly equal sums, rising within a part, parts by their first place.
 
-    The largest go first, each to the least part so far (Graham 1969: at most 4/3 of the best). ``first_load`` is a
-    load that the first part carries besides.
+    The largest go first, each to the least part so far (Graham 1969: at most 4/3 of the best).
     """
     parts: list[list[int]] = [[] for _ in range(count)]
-    loads = [first_load] + [0] * (count - 1)
+    loads = [0] * count
     for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
         part = loads.index(min(loads))
         parts[part].append(place)
         loads[part] += sizes[place]
-    ordered = [sorted(part) for part in parts]
-    return ordered if first_load else sorted(ordered)
+    return sorted(sorted(part) for part in parts)
+
+
+def neighbours(sizes: Sequence[int], count: int) -> list[range]:
+    """Places of ``sizes`` cut into ``count`` runs, none empty, whose largest sum is as small as it can be."""
+    best = {(0, 0): (0, 0)}
+    for part in range(1, count + 1):
+        for end in range(part, len(sizes) + 1):
+            starts = (start for start in range(part - 1, end) if (part - 1, start) in best)
+            best[part, end] = min((max(best[part - 1, start][0], sum(sizes[start:end])), start) for start in starts)
+    runs, end = [], len(sizes)
+    for part in range(count, 0, -1):
+        start = best[part, end][1]
+        runs.append(range(start, end))
+        end = start
+    return runs[::-1]
 
 
 def _short_names(joints: Sequence[int], names: Sequence[str]) -> list[str]:

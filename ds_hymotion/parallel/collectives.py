@@ -40,7 +40,9 @@ def gather_last(x: Tensor, widths: Sequence[int], group: Any) -> Tensor:
     widest = max(widths)
     padded = torch.nn.functional.pad(x, (0, widest - x.shape[-1])).contiguous()
     parts = padded.new_empty(len(widths) * padded.numel())
-    dist.all_gather_into_tensor(parts, padded.view(-1), group=group)
+    # torch 2.13 renamed all_gather_into_tensor.
+    gather = dist.all_gather_single if hasattr(dist, "all_gather_single") else dist.all_gather_into_tensor
+    gather(parts, padded.view(-1), group=group)
     stacked = parts.view(len(widths), *padded.shape)
     return torch.cat([part[..., :width] for part, width in zip(stacked, widths)], dim=-1)
 

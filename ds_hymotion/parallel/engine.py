@@ -12,6 +12,7 @@ from ds_hymotion.data.batches import Batch
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.training.objective import FlowObjective
 
 PREFIX = "generator."
@@ -52,6 +53,11 @@ class DataEngine:
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
         self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
+
+    @property
+    def called_modules(self) -> tuple[nn.Module, nn.Module]:
+        """What runs once per micro-batch, and the part of it before the loss."""
+        return self.objective, self.objective.generator
 
     @property
     def generator(self) -> nn.Module:
@@ -126,6 +132,10 @@ class DataEngine:
             return objective(batch.to(self.mesh.device), valid_frames)[1]
         finally:
             objective.train(training)
+
+    def replica_difference(self) -> float:
+        """How far tensors that all tensor ranks hold have drifted apart, 0 if not at all (collective)."""
+        return replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
 
     def memory_bytes(self) -> int:
         """Peak bytes allocated on this rank's GPU; 0 without one."""

@@ -135,6 +135,10 @@ class PipelineFace(DataEngine):
         return self.module.objective
 
     @property
+    def called_modules(self) -> tuple[nn.Module, nn.Module]:
+        return self.module, self.module
+
+    @property
     def generator(self) -> StagedGenerator:
         """The network over all stages, to be called by all ranks together."""
         return StagedGenerator(self.module, self.engine, self.mesh)

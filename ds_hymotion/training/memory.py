@@ -24,8 +24,8 @@ class MemoryUse:
     Attributes:
         weights: what the network computes with, the motion head apart.
         states: fp32 masters, moments and average, the motion head's apart.
-        head: weights and states of the motion head.
-        activations: what autograd kept for the backward passes under way, where blocks are not recomputed.
+        head: weights and states of the motion head, and what its loss keeps for the backward pass.
+        activations: what the network keeps for the backward passes under way, where blocks are not recomputed.
     """
 
     weights: int
@@ -64,10 +64,10 @@ class MemoryWatch:
         if not due:
             yield
             return
-        weights = {parameter.untyped_storage().data_ptr() for parameter in self.engine.objective.parameters()}
-        with counting_saved(self.engine.engine.module, weights) as peak:
+        with counting_saved(*self.engine.called_modules) as saved:
             yield
-        self.measured = self._use(peak[0] * self.engine.in_flight)
+        saved.network *= self.engine.in_flight
+        self.measured = self._use(saved)
 
     def lines(self) -> list[str]:
         """What the last step measured, of all ranks (collective); [] where it was not measured."""
@@ -75,7 +75,7 @@ class MemoryWatch:
             return []
         return describe(self.engine.mesh.gather_objects(self.measured), self.suggestion)
 
-    def _use(self, activations: int) -> MemoryUse:
+    def _use(self, saved: SavedBytes) -> MemoryUse:
         states = self.engine.states
         sizes = {True: 0, False: 0}
         weights = {True: 0, False: 0}
@@ -85,37 +85,55 @@ class MemoryWatch:
         for fragment in states.fragments():
             copies = len(kinds) + bool(self.average)
             sizes[fragment.name.startswith(HEAD)] += 4 * copies * fragment.numel
-        return MemoryUse(weights[False], sizes[False], weights[True] + sizes[True], activations)
+        return MemoryUse(weights[False], sizes[False], weights[True] + sizes[True] + saved.loss, saved.network)
+
+
+@dataclass
+class SavedBytes:
+    """What autograd saved in the largest call of an objective: in its network, and after it."""
+
+    network: int = 0
+    loss: int = 0
 
 
 @contextmanager
-def counting_saved(module: torch.nn.Module, known: set[int]) -> Iterator[list[int]]:
-    """Count the bytes that autograd saves inside, in a list of one: the largest sum over calls of ``module``.
+def counting_saved(objective: torch.nn.Module, network: torch.nn.Module) -> Iterator[SavedBytes]:
+    """Count what autograd saves inside, weights apart; the largest call of ``objective`` counts.
 
     Args:
-        known: addresses of storages that are not counted, such as the weights'.
+        objective: a module that calls ``network`` and then computes its loss.
     """
-    peak, current, seen = [0], [0], set(known)
+    known = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+    largest, current, seen = SavedBytes(), SavedBytes(), set(known)
+    behind_network = False
 
     def start(*_: object) -> None:
-        current[0] = 0
+        nonlocal current, behind_network
+        current, behind_network = SavedBytes(), False
         seen.clear()
         seen.update(known)
+
+    def leave_network(*_: object) -> None:
+        nonlocal behind_network
+        behind_network = True
 
     def pack(value: Tensor) -> Tensor:
         storage = value.untyped_storage()
         if storage.data_ptr() not in seen:
             seen.add(storage.data_ptr())
-            current[0] += storage.nbytes()
-            peak[0] = max(peak[0], current[0])
+            current.loss += storage.nbytes() * behind_network
+            current.network += storage.nbytes() * (not behind_network)
+            if current.network + current.loss > largest.network + largest.loss:
+                largest.network, largest.loss = current.network, current.loss
         return value
 
-    handle = module.register_forward_pre_hook(start)
+    handles = [objective.register_forward_pre_hook(start), network.register_forward_hook(leave_network)]
     try:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
-            yield peak
+            yield largest
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def describe(uses: list[MemoryUse], suggestion: str = "") -> list[str]:

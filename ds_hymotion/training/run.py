@@ -171,6 +171,8 @@ class TrainingRun:
                     log.say(f"stopping without a save of {self.checkpoint.seconds:.0f} s; the last one stands")
                 elif due or stopping or self.step == training.max_steps:
                     log.say(f"step {self.step}: saved {self._save()}")
+                    if drift := self.engine.replica_difference():
+                        log.say(f"warning: weights that all tensor ranks hold differ by {drift:.1e} in their sums")
                 if stopping:
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
                     break
