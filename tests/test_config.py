@@ -45,7 +45,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"train_batchsize": 4}, ["train_batchsize", "did you mean train_batch_size"]),
     ({"zero_optimisation": {"stage": 1}}, ["zero_optimisation", "did you mean zero_optimization"]),
     ({"zero_optimization": {"stage": 4}}, ["stage = 4", "0, 1, 2, 3"]),
-    ({"pipeline": {"stage": 2}}, ["pipeline.stage", "did you mean pipeline.stages"]),
+    ({"pipeline": {"stage": 2}}, ["key pipeline", "hymotion.parallel.pipeline"]),
     ({"fp16": {"enable": True}}, ["fp16.enable", "did you mean fp16.enabled"]),
     ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, ["both true"]),
     ({"fp16": {"enabled": True}}, ["fp16.enabled", "stage 1"]),

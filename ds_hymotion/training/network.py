@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import HymotionSection
+from ds_hymotion.config import HymotionSection, RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
@@ -17,6 +17,7 @@ from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into, load_released
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.stages import StagePlan, network_units, plan_stages
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
@@ -97,15 +98,18 @@ def materialise(generator: MotionGenerator, held: Callable[[str], bool]) -> None
         setattr(generator, name, torch.zeros(buffer.shape))
 
 
-def stage_plan(settings: HymotionSection, config: ModelConfig, corpus: Corpus) -> StagePlan:
-    """Which pipeline stage holds what, by costs at the mean length of the training clips.
+def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> StagePlan:
+    """Which pipeline stage holds what, by the costs of a micro-batch of clips of the training set's mean length.
 
     Raises:
         UserError: more stages than layers, or an illegal or uneven split.
     """
+    settings = config.hymotion
     canvas = settings.data.bucket_bounds[-1]
     frames = [min(sample.frames, canvas) for sample in corpus.split("train")] or [canvas]
-    units = network_units(config, sum(frames) / len(frames), TYPICAL_TOKENS)
+    mean = sum(frames) / len(frames)
+    clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
+    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample)
     return plan_stages(units, settings.parallel.pipeline, settings.pipeline)
 
 
@@ -117,6 +121,18 @@ def build_objective(
     plan = plan_cuts(generator, generator.config, joints.rank_channels)
     cut_network(generator, plan, mesh.model_rank, mesh.model_group)
     return FlowObjective(generator, settings.flow, body, joints.share(mesh)), plan
+
+
+def build_engine(
+    generator: MotionGenerator, config: RunConfig, corpus: Corpus, joints: JointPlan, mesh: Mesh, stages: StagePlan
+) -> DataEngine:
+    """The engine that the mesh asks for, over a network of which this rank's stage has memory."""
+    objective, plan = build_objective(generator, config.hymotion, corpus, joints, mesh)
+    if mesh.pipe_size == 1:
+        return DataEngine(objective, config, mesh, plan)
+    from ds_hymotion.parallel.pipeline_engine import PipelineFace
+
+    return PipelineFace(objective, config, mesh, stages, plan)
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

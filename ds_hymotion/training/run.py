@@ -30,7 +30,7 @@ from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
 from ds_hymotion.training.memory import MemoryWatch
-from ds_hymotion.training.network import build_generator, build_objective, network_config, stage_plan
+from ds_hymotion.training.network import build_engine, build_generator, network_config, stage_plan
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
@@ -61,7 +61,7 @@ class TrainingRun:
         self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
         self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
-        self.stages = stage_plan(self.settings, self.model_config, corpus)
+        self.stages = stage_plan(config, self.model_config, corpus)
         held = None if mesh.pipe_size == 1 else lambda name: self.stages.stage_of(name) == mesh.pipe_rank
         generator = build_generator(self.settings, self.model_config, corpus, held)
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
@@ -142,12 +142,7 @@ class TrainingRun:
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
-        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh)
-        if self.mesh.pipe_size > 1:
-            from ds_hymotion.parallel.pipeline_engine import PipelineFace
-
-            return PipelineFace(objective, self.config, self.mesh, self.stages, plan)
-        return DataEngine(objective, self.config, self.mesh, plan)
+        return build_engine(generator, self.config, self.corpus, self.joints, self.mesh, self.stages)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)

@@ -40,7 +40,7 @@ def start_training(arguments: TrainArguments) -> bool:
     )
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
-    stage_plan(config.hymotion, network, corpus)
+    stage_plan(config, network, corpus)
     JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
