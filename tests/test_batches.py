@@ -102,4 +102,6 @@ def test_micro_batches_are_padded_to_one_shape_by_rows_that_count_for_nothing(co
     assert [batch.rows for batch in padded] == [2, 2, 2]
     assert [batch.lengths.tolist() for batch in padded] == [[20, 30], [90, 0], [0, 0]]
     assert torch.equal(padded[1].motion[0], batches[1].motion[0]) and not padded[1].motion[1].any()
-    assert equal_shapes([]) == [] and equal_shapes([batches[2]])[0].rows == 0
+    assert equal_shapes([]) == []
+    (empty,) = equal_shapes([made.make(0, [], 3, 0)])
+    assert empty.motion.shape[:2] == (1, 1) and empty.lengths.tolist() == [0] and empty.text_lengths.tolist() == [0]

@@ -57,9 +57,13 @@ class Batch:
 
 
 def equal_shapes(batches: Sequence[Batch]) -> list[Batch]:
-    """Batches of one canvas with equal rows and text tokens: what is missing becomes rows without a valid frame."""
-    rows = max((batch.rows for batch in batches), default=0)
-    tokens = max((batch.text.shape[1] for batch in batches), default=0)
+    """Batches padded to the same rows, frames and text tokens, at least one of each.
+
+    What is missing becomes rows without a valid frame and tokens that are not valid.
+    """
+    rows = max([1, *(batch.rows for batch in batches)])
+    frames = max([1, *(batch.motion.shape[1] for batch in batches)])
+    tokens = max([1, *(batch.text.shape[1] for batch in batches)])
     padded = []
     for batch in batches:
         short = rows - batch.rows
@@ -68,7 +72,8 @@ def equal_shapes(batches: Sequence[Batch]) -> list[Batch]:
             for item in fields(batch)
             if isinstance(value := getattr(batch, item.name), torch.Tensor)
         }
-        changed["text"] = torch.nn.functional.pad(changed["text"], (0, 0, 0, tokens - batch.text.shape[1]))
+        for name, length in (("motion", frames), ("noise", frames), ("text", tokens)):
+            changed[name] = torch.nn.functional.pad(changed[name], (0, 0, 0, length - changed[name].shape[1]))
         padded.append(Batch(**changed, clips=batch.clips))
     return padded
 

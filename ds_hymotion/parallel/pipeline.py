@@ -66,14 +66,12 @@ class StageModule(PipelineModule):
 
     def __init__(self, objective: FlowObjective, plan: StagePlan, mesh: Mesh) -> None:
         self.plan = plan
+        self._given = [objective]
         network = objective.generator.motion_transformer
         hollow(objective.generator, lambda name: plan.stage_of(name) == mesh.pipe_rank)
         topology = PipeModelDataParallelTopology(mesh.pipe_size, mesh.model_size, mesh.data_size)
         with contextlib.redirect_stdout(io.StringIO()):
             super().__init__(list(plan.units), topology=topology, loss_fn=self.measure)
-        self.objective = objective
-        for parameter in self.parameters():
-            parameter.ds_pipe_replicated = False
         start = sum(plan.split[: self.stage_id])
         blocks = [*network.double_blocks, *network.single_blocks]
         self._blocks = [(index, blocks[index]) for index in range(start, start + plan.split[self.stage_id])]
@@ -86,7 +84,10 @@ class StageModule(PipelineModule):
         self._set_bounds(self.plan.bounds[stage], self.plan.bounds[stage + 1])
 
     def _build(self) -> None:
-        """The layers are inside ``objective``, which is not DeepSpeed's to build."""
+        """Take in the objective, which has the layers inside: DeepSpeed has none to build."""
+        self.objective = self._given.pop()
+        for parameter in self.parameters():
+            parameter.ds_pipe_replicated = False
 
     @property
     def generator(self) -> MotionGenerator:

@@ -161,6 +161,10 @@ class PipelineFace(DataEngine):
         self.engine.infer(self._micro_batches([batch]), with_loss=True)
         return self._parts()
 
+    def replica_difference(self) -> float:
+        """As on one stage, the largest of all stages (collective over all ranks)."""
+        return max(self.mesh.gather_objects(super().replica_difference()))
+
     def _parts(self) -> Tensor:
         parts = self.module.parts
         channels = self.objective.generator.config.input_dim
