@@ -234,6 +234,8 @@ class RunConfig:
             raise UserError(f"{where} runs with zero_optimization.stage 0 or 1, not {stage}; use 1")
         if isinstance(zero, dict) and zero.get("offload_optimizer"):
             raise UserError(f"{where} does not run with zero_optimization.offload_optimizer; leave it out")
+        if self.deepspeed.get("wall_clock_breakdown"):
+            raise UserError(f"{where} does not run with wall_clock_breakdown = true; leave it out")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
