@@ -39,4 +39,6 @@ def test_a_spread_names_its_rank_and_its_cause() -> None:
     _, cause = describe([even, MemoryUse(4_000_000, 8_000_000, 4_500_000, 3_000_000)], "hip:others")
     assert "rank 1 holds 26 % more than rank 0, mostly head" in cause
     assert cause.endswith("balance the head with --joint_groups hip:others")
+    many = describe([even] * 20 + [long])[0]
+    assert many.count("weights") == 2 and "; 20: 21.5 (" in many
     assert len(describe([even, MemoryUse(4_000_000, 8_000_000, 1_500_000, 3_000_000)])) == 1

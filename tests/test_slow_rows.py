@@ -36,7 +36,9 @@ def head_rows(run: Path, kind: str, rows: torch.Tensor) -> list[torch.Tensor]:
     return [torch.cat([state[HEAD + "weight"][rows], state[HEAD + "bias"][rows, None]], dim=1) for state in states]
 
 
-@pytest.mark.parametrize(("tensor", "stage", "bf16"), [(1, 0, False), (2, 1, False), (2, 1, True)])
+@pytest.mark.parametrize(
+    ("tensor", "stage", "bf16"), [(1, 0, False), (2, 1, False), pytest.param(2, 1, True, marks=pytest.mark.full)]
+)
 def test_slow_rows_rest_between_their_updates(
     ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, tensor: int, stage: int, bf16: bool
 ) -> None:

@@ -137,7 +137,7 @@ def test_a_checkpoint_goes_on_at_another_cut(runs: Alone, tmp_path: Path) -> Non
         assert logged(tmp_path / name) == pytest.approx(logged(alone), rel=1e-5)
 
 
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_resumed_at_the_same_cut_a_run_goes_on_bit_for_bit(runs: Alone, tmp_path: Path, bf16: bool) -> None:
     changes = {**WEIGHTS, "zero_optimization": {"stage": 1}, "bf16": {"enabled": bf16}}
     whole = runs.run("whole", tmp_path, 2, **{**changes, "hymotion__training__max_steps": 6})

@@ -108,7 +108,7 @@ class ParameterStates:
         part = torch.zeros(parameter.numel(), dtype=torch.float32, device=self.mesh.device)
         if name in pieces and (self.partitioned or self.mesh.data_rank == 0):
             fragment, value = pieces[name]
-            part[fragment.start : fragment.start + fragment.numel] = value.to(part.device, torch.float32)
+            part[fragment.start : fragment.start + fragment.numel] = value.detach().to(part.device, torch.float32)
         if self.partitioned:
             self.mesh.reduce_to_first(part)
         if name not in self.plan.cuts or self.mesh.data_rank != 0:

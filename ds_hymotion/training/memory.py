@@ -15,6 +15,7 @@ from ds_hymotion.training.ema import WeightAverage
 
 HEAD = "motion_transformer.final_layer.linear."
 WIDEST_SPREAD = 0.1
+MOST_TOLD = 16
 
 
 @dataclass(frozen=True)
@@ -137,16 +138,17 @@ def counting_saved(objective: torch.nn.Module, network: torch.nn.Module) -> Iter
 
 
 def describe(uses: list[MemoryUse], suggestion: str = "") -> list[str]:
-    """A line with every rank's bytes, and one with the cause where the largest passes the smallest by over 10 %."""
-    parts = [
-        f"{rank}: {megabytes(use.total)} ("
-        + ", ".join(f"{kind} {megabytes(value)}" for kind, value in asdict(use).items())
-        + ")"
-        for rank, use in enumerate(uses)
-    ]
-    lines = ["memory per rank, MB: " + "; ".join(parts)]
+    """A line of every rank's bytes (of many, the least and the most), and one on the cause of a spread over 10 %."""
     most = max(range(len(uses)), key=lambda rank: uses[rank].total)
     least = min(range(len(uses)), key=lambda rank: uses[rank].total)
+    told = range(len(uses)) if len(uses) <= MOST_TOLD else sorted({least, most})
+    parts = [
+        f"{rank}: {megabytes(uses[rank].total)} ("
+        + ", ".join(f"{kind} {megabytes(value)}" for kind, value in asdict(uses[rank]).items())
+        + ")"
+        for rank in told
+    ]
+    lines = ["memory per rank, MB: " + "; ".join(parts)]
     if uses[most].total > uses[least].total * (1 + WIDEST_SPREAD):
         share = uses[most].total / uses[least].total - 1
         other = asdict(uses[least])
