@@ -72,6 +72,8 @@ class TrainArguments:
     pipeline_stages: int | None = flag(None, "stages that the network's layers are divided over")
     pipeline_mode: str | None = flag(None, "what is divided over stages: layers")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
+    sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
+    check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
 
     def overrides(self) -> dict[str, Any]:
         """Values by dotted JSON key; None where a flag was not given."""
@@ -100,4 +102,6 @@ JSON_KEYS = {
     "pipeline_stages": "hymotion.parallel.pipeline",
     "pipeline_mode": "hymotion.pipeline.mode",
     "allow_fps": "hymotion.model.allow_fps",
+    "sync_others_every": "hymotion.gradient_sync.others_every",
+    "check_sync_steps": "hymotion.gradient_sync.check_steps",
 }

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ds_hymotion.deepspeed_keys import check_deepspeed_keys, zero_stage
+from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync, zero_stage
 from ds_hymotion.errors import UserError
 from ds_hymotion.mesh_shape import MeshShape
 
 
 class Section(BaseModel):
-    """A part of the ``hymotion`` section: unknown keys are errors, values are not coerced across kinds."""
+    """A part of the ``hymotion`` section: unknown keys are errors; a number may also be given as a string of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
@@ -125,8 +125,39 @@ class EvaluationSection(Section):
 class TextSection(Section):
     """Where text features come from."""
 
+    mode: Literal["cached", "live"] = Field(
+        "cached", description="features from the corpus's cache, or encoders kept in the run"
+    )
     encoder: str = Field(
-        "hashed", description="name of the feature cache in the corpus: hashed, or one made by prepare.py"
+        "hashed", description="name of the feature cache in the corpus: hashed or qwen_clip; live needs qwen_clip"
+    )
+    qwen: str = Field("Qwen/Qwen3-8B", description="live: folder or hub name of Qwen3")
+    clip: str = Field("openai/clip-vit-large-patch14", description="live: folder or hub name of CLIP")
+    release_dir: str | None = Field(None, description="live: clone of the release, whose system prompt is read")
+    system_prompt_file: str | None = Field(None, description="live: file that is the system prompt")
+    encoder_dtype: Literal["bf16", "fp16", "fp32"] = Field(
+        "bf16", description="live: what frozen layers of Qwen3 compute in"
+    )
+    frozen_layers: int = Field(
+        12, ge=0, description="live: lower layers of Qwen3 that train_upper_layers leaves frozen"
+    )
+    train_upper_layers: bool = Field(False, description="live: train the layers above; false freezes all of Qwen3")
+
+
+class GradientSyncSection(Section):
+    """Which gradients travel between data ranks, and how often."""
+
+    always: list[str] = Field(
+        ["attention_output", "ffn_output", "motion_head"],
+        min_length=1,
+        description="parameter groups or name patterns that are averaged and stepped every step",
+    )
+    others_every: int = Field(
+        1, ge=1, description="the other parameters are averaged and stepped every so many steps; 1 = every step"
+    )
+    frozen: list[str] = Field([], description="parameter groups or name patterns that are not trained and never travel")
+    check_steps: int = Field(
+        0, ge=0, description="steps between checks that all data ranks hold bit-identical weights; 0 = never"
     )
 
 
@@ -159,6 +190,7 @@ class HymotionSection(Section):
     training: TrainingSection = TrainingSection()
     pipeline: PipelineSection = PipelineSection()
     evaluation: EvaluationSection = EvaluationSection()
+    gradient_sync: GradientSyncSection = GradientSyncSection()
     parallel: ParallelSection = ParallelSection()
 
 
@@ -216,6 +248,16 @@ class RunConfig:
     def _cross_checks(self) -> None:
         self._check_pipeline()
         data = self.hymotion.data
+        text = self.hymotion.text
+        if text.mode == "live" and text.encoder != "qwen_clip":
+            raise UserError(
+                f"{self.name}: hymotion.text.mode = live with hymotion.text.encoder = {text.encoder!r}; use qwen_clip"
+            )
+        if text.train_upper_layers and text.mode != "live":
+            raise UserError(
+                f"{self.name}: hymotion.text.train_upper_layers = true needs the encoders in the run; set "
+                "hymotion.text.mode to live"
+            )
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:
             raise UserError(f"{self.name}: hymotion.evaluation.times holds {bad[0]}; use values in 0..1")
@@ -224,6 +266,8 @@ class RunConfig:
                 f"{self.name}: hymotion.data.bucket_lr_factors has {len(data.bucket_lr_factors)} values; "
                 f"{len(data.bucket_bounds)} bounds make {len(data.bucket_bounds) + 1} buckets"
             )
+        if self.hymotion.gradient_sync.others_every > 1:
+            check_selective_sync(self.deepspeed, self.name, self.hymotion.gradient_sync.others_every)
 
     def _check_pipeline(self) -> None:
         stages, zero = self.hymotion.parallel.pipeline, self.deepspeed.get("zero_optimization", {})
@@ -234,6 +278,8 @@ class RunConfig:
             raise UserError(f"{where} runs with zero_optimization.stage 0 or 1, not {stage}; use 1")
         if isinstance(zero, dict) and zero.get("offload_optimizer"):
             raise UserError(f"{where} does not run with zero_optimization.offload_optimizer; leave it out")
+        if self.hymotion.text.mode == "live":
+            raise UserError(f"{where} does not run with hymotion.text.mode = live; cache the features and use cached")
         if self.deepspeed.get("wall_clock_breakdown"):
             raise UserError(f"{where} does not run with wall_clock_breakdown = true; leave it out")
 

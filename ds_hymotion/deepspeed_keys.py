@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from typing import Any
+
+import torch
 
 from ds_hymotion.errors import UserError
 
@@ -22,7 +25,6 @@ TOP_LEVEL = [
     "prescale_gradients",
     "gradient_predivide_factor",
     "communication_data_type",
-    "activation_checkpointing",
     "comms_logger",
     "flops_profiler",
     "steps_per_print",
@@ -33,11 +35,9 @@ TOP_LEVEL = [
     "wandb",
     "csv_monitor",
     "comet",
-    "checkpoint",
     "aio",
     "hymotion",
     "log_level",
-    "compile",
     "disable_allgather",
 ]
 
@@ -55,6 +55,12 @@ REFUSED = {
     "sparse_gradients": "no parameter of this network has sparse gradients",
     "elasticity": "the batch plan needs a fixed number of ranks",
     "autotuning": "it would start training scripts of its own",
+    "activation_checkpointing": "activations are recomputed by hymotion.model.checkpoint_blocks",
+    "checkpoint": "checkpoints hold whole tensors, see hymotion.training.save_steps and keep_last",
+    "compile": "the engine is not compiled",
+    "bf16.bf16_master_weights_and_grads": "master weights and gradients are kept in fp32",
+    "bf16.bf16_optimizer_states": "moments are kept in fp32",
+    "fp16.fp16_master_weights_and_grads": "master weights and gradients are kept in fp32",
 }
 
 NESTED = {
@@ -68,19 +74,17 @@ NESTED = {
         "hysteresis",
         "consecutive_hysteresis",
         "min_loss_scale",
-        "fp16_master_weights_and_grads",
     ],
-    "bf16": [
-        "enabled",
-        "check_overflow",
-        "immediate_grad_update",
-        "bf16_master_weights_and_grads",
-        "bf16_optimizer_states",
-    ],
+    "bf16": ["enabled", "check_overflow", "immediate_grad_update"],
     "data_types": ["grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"],
 }
 
-OPTIMIZERS = ("Adam", "AdamW", "SGD")
+ADAM_PARAMS = ["lr", "betas", "eps", "weight_decay", "amsgrad", "torch_adam", "adam_w_mode"]
+OPTIMIZERS = {
+    "Adam": ADAM_PARAMS,
+    "AdamW": ADAM_PARAMS,
+    "SGD": ["lr", "momentum", "dampening", "weight_decay", "nesterov"],
+}
 
 
 def check_deepspeed_keys(config: dict[str, Any], name: str, data_ranks: int = 1) -> dict[str, Any]:
@@ -100,7 +104,15 @@ def check_deepspeed_keys(config: dict[str, Any], name: str, data_ranks: int = 1)
         if not isinstance(value, dict):
             raise UserError(f"{name}: {section} = {value!r} must be a JSON object")
         for key in value:
+            if f"{section}.{key}" in REFUSED:
+                raise UserError(f"{name}: key {section}.{key} is not supported: {REFUSED[f'{section}.{key}']}")
             _check_known(key, value[key], legal, name, section + ".")
+    stages = config.get("pipeline", {}).get("stages", 1)
+    if stages != 1:
+        raise UserError(f"{name}: pipeline.stages = {stages!r}: the network is not cut into stages; use 1")
+    clipping = config.get("gradient_clipping", 0.0)
+    if isinstance(clipping, bool) or not isinstance(clipping, (int, float)) or not clipping >= 0:
+        raise UserError(f"{name}: gradient_clipping = {clipping!r} must be a number from 0, such as 1.0; 0 = none")
     _check_precision(config, name)
     _check_optimizer(config, name)
     return _batch_triple(config, name, data_ranks)
@@ -115,9 +127,19 @@ def _check_known(key: str, value: Any, legal: list[str], name: str, prefix: str)
 
 
 def _check_precision(config: dict[str, Any], name: str) -> None:
-    fp16 = config.get("fp16", {}).get("enabled", False)
-    bf16 = config.get("bf16", {}).get("enabled", False)
+    fp16, bf16 = (config.get(kind, {}).get("enabled", False) for kind in ("fp16", "bf16"))
+    for kind, value in (("fp16", fp16), ("bf16", bf16)):
+        if not isinstance(value, bool):
+            raise UserError(f"{name}: {kind}.enabled = {value!r} must be true or false")
+    accumulated = config.get("data_types", {}).get("grad_accum_dtype")
+    if accumulated not in (None, "fp32", "bf16", "fp16"):
+        raise UserError(f"{name}: data_types.grad_accum_dtype = {accumulated!r} is not one of fp32, bf16, fp16")
     stage = zero_stage(config, name)
+    if stage == 3:
+        raise UserError(
+            f"{name}: zero_optimization.stage = 3 is not supported: checkpoints and the weight average need weights "
+            "that every rank holds whole; use 0, 1 or 2"
+        )
     if fp16 and bf16:
         raise UserError(f"{name}: fp16.enabled and bf16.enabled are both true; enable one of them")
     if fp16 and stage == 0:
@@ -141,15 +163,59 @@ def zero_stage(config: dict[str, Any], name: str = "config") -> int:
     return int(stage)
 
 
+def check_selective_sync(config: dict[str, Any], name: str, every: int) -> None:
+    """Refuse, in one line with the alternative, what selective gradient sync is not proven with."""
+    stage = zero_stage(config, name)
+    zero = config.get("zero_optimization", {})
+    zero = zero if isinstance(zero, dict) else {}
+    bf16 = config.get("bf16", {})
+    accumulation = config.get("data_types", {}).get("grad_accum_dtype", "fp32")
+    refusals = {
+        "fp16.enabled = true": (config.get("fp16", {}).get("enabled"), "use bf16 or fp32"),
+        "zero_optimization.offload_optimizer": (_offloads(zero, "offload_optimizer"), "leave it out"),
+        "zero_optimization.offload_param": (_offloads(zero, "offload_param"), "leave it out"),
+        "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),
+        "zero_optimization.zenflow": (zero.get("zenflow"), "leave it out"),
+        "zero_optimization.contiguous_gradients = false": (
+            zero.get("contiguous_gradients") is False,
+            "leave it out, or use stage 0",
+        ),
+        "bf16 with zero_optimization.stage = 2": (bf16.get("enabled") and stage == 2, "use stage 1"),
+        f"data_types.grad_accum_dtype = {accumulation!r}": (
+            bf16.get("enabled") and accumulation not in ("fp32", "float32"),
+            "use fp32",
+        ),
+    }
+    for key, (present, alternative) in refusals.items():
+        if present:
+            raise UserError(
+                f"{name}: {key} does not work with hymotion.gradient_sync.others_every = {every}; {alternative}, "
+                "or set others_every to 1"
+            )
+
+
+def _offloads(zero: dict[str, Any], key: str) -> bool:
+    return isinstance(zero.get(key), dict) and zero[key].get("device", "none") != "none"
+
+
 def _check_optimizer(config: dict[str, Any], name: str) -> None:
     optimizer = config.setdefault("optimizer", {})
     kind = optimizer.setdefault("type", "AdamW")
     if kind not in OPTIMIZERS:
         raise UserError(f"{name}: optimizer.type = {kind!r} is not one of {', '.join(OPTIMIZERS)}")
     params = optimizer.setdefault("params", {})
+    if not isinstance(params, dict):
+        raise UserError(f"{name}: optimizer.params = {params!r} must be a JSON object")
+    for key, value in params.items():
+        _check_known(key, value, OPTIMIZERS[kind], name, "optimizer.params.")
     lr = params.setdefault("lr", 1e-4)
-    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not lr >= 0:
+    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not 0 <= lr < math.inf:
         raise UserError(f"{name}: optimizer.params.lr = {lr!r} must be a number from 0, such as 1e-4")
+    ours = {key: value for key, value in params.items() if key not in ("torch_adam", "adam_w_mode")}
+    try:
+        getattr(torch.optim, kind)([torch.zeros(1)], **ours)
+    except (TypeError, ValueError, IndexError) as error:
+        raise UserError(f"{name}: optimizer.params = {params}: {error}") from None
 
 
 def _batch_triple(config: dict[str, Any], name: str, data_ranks: int) -> dict[str, Any]:

@@ -17,13 +17,23 @@ class UserError(ValueError):
 def command_line(main: Callable[[], None]) -> None:
     """Run a command; a :class:`UserError` becomes one line on stderr and exit code 2.
 
-    Under a launcher all ranks find the same mistake: the first one says it.
+    Before a process group runs all ranks find the same mistake, and the first one says it; after that a rank may be
+    alone with its own, and each says what it met.
     """
     try:
         main()
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":
-            print("error: " + " ".join(str(error).split()), file=sys.stderr, flush=True)
+        rank = os.environ.get("RANK", "0")
+        line = " ".join(str(error).split())
+        if rank == "0":
+            print(f"error: {line}", file=sys.stderr, flush=True)
+        elif _group_runs():
+            print(f"error on rank {rank}: {line}", file=sys.stderr, flush=True)
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)
+
+
+def _group_runs() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_initialized()

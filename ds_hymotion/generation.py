@@ -50,14 +50,18 @@ class SamplingSettings:
     first: int = 0
 
 
-def read_prompts(path: Path, frames: int) -> list[Prompt]:
+def read_prompts(path: Path, frames: int, first: int = 0) -> list[Prompt]:
     """Read lines ``text#frames#id``; frames and id may be left out.
 
+    Args:
+        frames: of a line that names none.
+        first: number of the first line's prompt, by which a line without an id is called.
+
     Raises:
-        UserError: an unreadable file, a line without text, frames that are no number, or a repeated id.
+        UserError: an unreadable file, a line without text, or frames that are no number.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); give a text file of text#frames#id lines") from None
     prompts: list[Prompt] = []
@@ -66,11 +70,12 @@ def read_prompts(path: Path, frames: int) -> list[Prompt]:
             continue
         text, _, rest = line.partition("#")
         count, _, name = rest.partition("#")
-        if count.strip() and not count.strip().isdecimal():
-            raise UserError(f"{path} line {number}: frames {count.strip()!r} is not a whole number such as 120")
-        prompts.append(
-            Prompt(text.strip(), int(count) if count.strip() else frames, name.strip() or f"{len(prompts):04d}")
-        )
+        if not text.strip():
+            raise UserError(f"{path} line {number}: no text before the first #; give text#frames#id")
+        if count.strip() and not re.fullmatch(r"\d{1,9}", count.strip()):
+            raise UserError(f"{path} line {number}: frames {count.strip()[:20]!r} is not a whole number such as 120")
+        called = name.strip() or f"{first + len(prompts):04d}"
+        prompts.append(Prompt(text.strip(), int(count) if count.strip() else frames, called))
     if not prompts:
         raise UserError(f"{path}: no prompt; give lines such as: a person walks forward#120#walk")
     return prompts
@@ -95,13 +100,21 @@ def checked_prompts(prompts: Sequence[Prompt], longest: int) -> list[Prompt]:
     return checked
 
 
-def corpus_prompts(corpus: Corpus) -> list[Prompt]:
-    """The first caption of one clip per action type, or of the first six clips where types are not known."""
+def corpus_prompts(corpus: Corpus, longest: int) -> list[Prompt]:
+    """The first caption of one clip per action type, or of the first six clips where types are not known.
+
+    A prompt has its clip's length within 20..``longest`` frames.
+    """
     chosen: dict[str, Sample] = {}
     for clip in corpus.samples:
         chosen.setdefault(clip.action or f"clip {len(chosen)}", clip)
     return [
-        Prompt(clip.captions[0].text, clip.frames, (clip.action or clip.id).lower(), clip.id)
+        Prompt(
+            clip.captions[0].text,
+            min(max(clip.frames, SHORTEST), longest),
+            (clip.action or clip.id).lower(),
+            clip.id,
+        )
         for clip in list(chosen.values())[:6]
     ]
 
@@ -112,7 +125,7 @@ def generate_motions(
     """One motion per prompt at the network's frame rate.
 
     Raises:
-        UserError: the encoder's features have other widths than the network expects.
+        UserError: the encoder's features have other widths than the network expects, or a sample is not finite.
     """
     config = model.generator.config
     if (encoder.token_dim, encoder.pooled_dim) != (config.ctxt_input_dim, config.vtxt_input_dim):
@@ -137,7 +150,14 @@ def generate_motions(
         guidance=settings.guidance,
     ).cpu()
     features = denormalise(latent.float(), model.generator.mean.cpu(), model.generator.std.cpu())
-    return [
+    motions = [
         model.representation.to_motion(features[i, : prompt.frames], model.provenance.fps)
         for i, prompt in enumerate(prompts)
     ]
+    for prompt, motion in zip(prompts, motions):
+        if not bool(motion.rotations.isfinite().all() and motion.translation.isfinite().all()):
+            raise UserError(
+                f"prompt {prompt.name!r}: NaN or Inf in the sample at guidance {settings.guidance:g}; 1..10 is usual, "
+                "or the weights are damaged"
+            )
+    return motions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,13 +22,16 @@ from ds_hymotion.generation import (
     generate_motions,
     read_prompts,
 )
+from ds_hymotion.motion.motion import Motion
 from ds_hymotion.reports.nearest import nearest_table
 from ds_hymotion.text.encoders import text_encoder
+from ds_hymotion.text.flags import EncoderFlags
+from ds_hymotion.training.text import fit_encoder
 from ds_hymotion.training.weights import load_model
 
 
 @dataclass
-class SampleArguments:
+class SampleArguments(EncoderFlags):
     """Flags of launch/sample.py."""
 
     model: str = flag("", "run folder, weights.safetensors, or released latest.ckpt (or the folder that holds it)")
@@ -43,7 +47,7 @@ class SampleArguments:
     batch: int = flag(16, "prompts sampled together")
     smooth: bool = flag(True, "smooth rotations and path after sampling, as the release does")
     formats: str = flag("npz,bvh,gif", "which files to write: npz, bvh, gif, mp4")
-    text_encoder: str = flag("hashed", "encoder for a released checkpoint, which does not name one")
+    text_encoder: str = flag("hashed", "encoder for a released checkpoint, which does not name one: it wants qwen_clip")
 
 
 def main() -> None:
@@ -52,33 +56,41 @@ def main() -> None:
     for name in ("model", "out"):
         if not getattr(arguments, name):
             raise UserError(f"--{name} is missing; give a path")
+    if arguments.batch < 1:
+        raise UserError(f"--batch {arguments.batch} must be at least 1; 16 is usual")
+    if not math.isfinite(arguments.guidance):
+        raise UserError(f"--guidance {arguments.guidance} must be a finite number; 1 = none, 5 is usual")
     formats = [name.strip() for name in arguments.formats.split(",")]
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"--formats: {name!r} is not one of {', '.join(FORMATS)}")
     prompts = [Prompt(text, arguments.frames, f"{i:04d}") for i, text in enumerate(arguments.prompt)]
-    prompts += read_prompts(Path(arguments.prompts), arguments.frames) if arguments.prompts else []
+    if arguments.prompts:
+        prompts += read_prompts(Path(arguments.prompts), arguments.frames, len(prompts))
     corpus = Corpus.open(arguments.from_corpus) if arguments.from_corpus else None
-    prompts += corpus_prompts(corpus) if corpus else []
-    if not prompts:
+    if not prompts and not corpus:
         raise UserError('no prompts; give --prompt "a person walks forward", --prompts FILE or --from_corpus CORPUS')
 
     model = load_model(arguments.model, arguments.text_encoder)
     config = model.generator.config
+    prompts += corpus_prompts(corpus, config.text_position) if corpus else []
     prompts = checked_prompts(prompts, config.text_position)
-    encoder = text_encoder(model.provenance.text_encoder, config.ctxt_input_dim, config.vtxt_input_dim)
+    name = model.provenance.text_encoder
+    encoder = text_encoder(name, config.ctxt_input_dim, config.vtxt_input_dim, arguments.sources())
+    fit_encoder(encoder, model.provenance, Path(arguments.model))
     if torch.cuda.is_available():
         model.generator.cuda()
     settings = SamplingSettings(arguments.steps, arguments.method, arguments.guidance, arguments.seed)
     out = Path(arguments.out)
-    motions = []
+    motions: list[Motion] = []
     for start in tqdm(range(0, len(prompts), arguments.batch), desc="sampling", unit="batch"):
-        part = replace(settings, first=start)
-        motions += generate_motions(model, encoder, prompts[start : start + arguments.batch], part)
-    for prompt, motion in zip(prompts, motions):
-        final = smooth_motion(motion) if arguments.smooth else motion
-        for path in write_motion(out, prompt.name, final, formats, prompt.text):
-            print(path)
+        part = prompts[start : start + arguments.batch]
+        sampled = generate_motions(model, encoder, part, replace(settings, first=start))
+        for prompt, motion in zip(part, sampled):
+            final = smooth_motion(motion) if arguments.smooth else motion
+            for path in write_motion(out, prompt.name, final, formats, prompt.text):
+                tqdm.write(str(path))
+        motions += sampled
     if corpus:
         print(nearest_table(prompts, motions, corpus))
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from ds_hymotion.arguments import parse_flags
+from ds_hymotion.data.check_against import Reference
+from ds_hymotion.data.flags import PrepareArguments
+from ds_hymotion.data.prepare import prepare
 from ds_hymotion.formats.amass import write_amass
 from ds_hymotion.motion.motion import Motion
 from ds_hymotion.motion.rotation import axis_angle_to_matrix
@@ -33,3 +39,16 @@ def write_motion(folder: Path, name: str, captions: str | None = None, **motion:
 def content(folder: Path) -> dict[str, bytes]:
     """Every file below a folder by its relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run(data: Path, out: Path, *flags: str, workers: int = 1, reference: Reference | None = None) -> list[str]:
+    """Prepare with the flags of ``launch/prepare.py``; what was printed."""
+    given = ["--data_dir", str(data), "--out", str(out), "--workers", str(workers), *flags]
+    said: list[str] = []
+    prepare(parse_flags(PrepareArguments, given).preparation(), said.append, reference)
+    return said
+
+
+def report(corpus: Path) -> dict[str, Any]:
+    """A corpus's ``report.json``."""
+    return json.loads((corpus / "report.json").read_text())

@@ -47,7 +47,11 @@ class RankPool:
                 if process.poll() is not None or time.monotonic() > deadline:
                     self.close()
                     raise AssertionError(f"rank {rank} of {world} died or hung in {function.__qualname__}")
-            results.append(connection.recv())
+            try:
+                results.append(connection.recv())
+            except (EOFError, ConnectionError):
+                self.close()
+                raise AssertionError(f"rank {rank} of {world} died or hung in {function.__qualname__}") from None
         problems = [f"rank {rank}:\n{text}" for rank, (kind, text) in enumerate(results) if kind == "error"]
         if problems:
             self.close()

@@ -331,6 +331,21 @@ def test_velocity_outliers_name_the_jump():
     assert velocity_outliers(motion.crop(0, 1)) == []
 
 
+@pytest.mark.parametrize("threshold", [10.0, 3000.0, 21599.0, 21601.0])
+def test_velocity_outliers_are_all_steps_above_the_threshold(threshold):
+    """Against the angle of every step, at the threshold itself too, over more frames than are looked at together."""
+    vectors = torch.randn(530, 24, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * 0.02
+    vectors[512, 3, 0], vectors[511, 4, 1], vectors[520:, 5, 2] = 1.5, 3.1, math.radians(25.0)
+    motion = Motion(axis_angle_to_matrix(vectors).float(), torch.zeros(530, 3), 120.0)
+    angles = torch.rad2deg(geodesic_angle(motion.rotations[:-1].double(), motion.rotations[1:].double()))
+    steps = (angles * 120.0 > threshold).nonzero().tolist()
+    assert [(frame, joint) for frame, joint, _ in velocity_outliers(motion, threshold)] == [
+        (s + 1, j) for s, j in steps
+    ]
+    if threshold == 3000.0:
+        assert {(511, 4), (512, 3), (512, 4), (513, 3)} <= {(step + 1, joint) for step, joint in steps}
+
+
 @pytest.mark.parametrize(
     ("name", "frames", "gender", "rate"),
     [

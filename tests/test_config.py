@@ -45,6 +45,18 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"train_batchsize": 4}, ["train_batchsize", "did you mean train_batch_size"]),
     ({"zero_optimisation": {"stage": 1}}, ["zero_optimisation", "did you mean zero_optimization"]),
     ({"zero_optimization": {"stage": 4}}, ["stage = 4", "0, 1, 2, 3"]),
+    ({"zero_optimization": {"stage": 3}}, ["stage = 3", "use 0, 1 or 2"]),
+    ({"activation_checkpointing": {}}, ["activation_checkpointing", "hymotion.model.checkpoint_blocks"]),
+    ({"bf16": {"bf16_optimizer_states": True}}, ["bf16.bf16_optimizer_states", "fp32"]),
+    ({"bf16": {"enabled": "no"}}, ["bf16.enabled = 'no'", "true or false"]),
+    ({"data_types": {"grad_accum_dtype": "fp8"}}, ["grad_accum_dtype = 'fp8'", "fp32"]),
+    ({"gradient_clipping": "much"}, ["gradient_clipping = 'much'", "such as 1.0"]),
+    ({"gradient_clipping": -1}, ["gradient_clipping = -1", "from 0"]),
+    ({"optimizer": {"params": [1]}}, ["optimizer.params = [1]", "object"]),
+    ({"optimizer": {"params": {"bettas": [0.9, 0.99]}}}, ["bettas", "did you mean optimizer.params.betas"]),
+    ({"optimizer": {"params": {"betas": [0.9]}}}, ["'betas': [0.9]"]),
+    ({"optimizer": {"params": {"weight_decay": "x"}}}, ["'weight_decay': 'x'"]),
+    ({"optimizer": {"params": {"lr": float("inf")}}}, ["lr = inf", "1e-4"]),
     ({"pipeline": {"stage": 2}}, ["key pipeline", "hymotion.parallel.pipeline"]),
     ({"fp16": {"enable": True}}, ["fp16.enable", "did you mean fp16.enabled"]),
     ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, ["both true"]),
@@ -65,7 +77,33 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"hymotion": {"evaluation": {"times": [2.0]}}}, ["holds 2.0", "0..1"]),
     ({"hymotion": {"data": {"bucket_lr_factors": [1.0]}}}, ["bucket_lr_factors", "6 buckets"]),
     ({"hymotion": 3}, ["hymotion = 3", "object"]),
+    ({"hymotion": {"gradient_sync": {"others_every": 0}}}, ["others_every = 0", "1"]),
+    ({"hymotion": {"gradient_sync": {"allways": []}}}, ["did you mean always"]),
+    ({"hymotion": {"gradient_sync": {"always": []}}}, ["always", "at least 1"]),
 ]
+
+SELECTIVE: list[tuple[dict[str, Any], str]] = [
+    ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}, "fp16.enabled = true .* use bf16 or fp32"),
+    ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, "offload_optimizer .* leave it out"),
+    ({"zero_optimization": {"stage": 2, "overlap_comm": True}}, "overlap_comm = true .* set it to false"),
+    ({"zero_optimization": {"stage": 1, "contiguous_gradients": False}}, "contiguous_gradients = false"),
+    ({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}, "stage = 2 .* use stage 1"),
+    (
+        {
+            "zero_optimization": {"stage": 1},
+            "bf16": {"enabled": True},
+            "data_types": {"grad_accum_dtype": "bf16"},
+        },
+        "grad_accum_dtype = 'bf16' .* use fp32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), SELECTIVE, ids=[words for _, words in SELECTIVE])
+def test_selective_sync_refuses_what_it_is_not_proven_with(given: dict[str, Any], words: str) -> None:
+    RunConfig(given, "run.json")
+    with pytest.raises(UserError, match=f"^run.json: .*{words}.* or set others_every to 1$"):
+        RunConfig({**given, "hymotion": {"gradient_sync": {"others_every": 2}}}, "run.json")
 
 
 @pytest.mark.parametrize(("given", "words"), MISTAKES, ids=[str(given)[:50] for given, _ in MISTAKES])

@@ -30,9 +30,8 @@ def write_corpus(out: Path, samples: int = 6, name: str = "smpl24-rotmat", **opt
             features = layout.encode(swinging(10 + number, 30, seed=number))
             split = "val" if number % 3 == 2 else "train"
             action = "LOCOMOTION" if number == 0 else None
-            writer.add(
-                f"s{number}", f"r{number}", features, [f"caption {number}", "another"], split=split, action=action
-            )
+            captions = [f"caption {number}", "another"]
+            writer.add(f"s{number}", f"r{number}", features, captions, split=split, action=action, hints=["step"])
             writer.end_job()
         writer.finish()
     return out
@@ -47,7 +46,7 @@ def test_what_was_written_is_read(tmp_path: Path, name: str) -> None:
     sample = corpus.samples[4]
     assert (sample.index, sample.frames, sample.source, sample.span) == (4, 14, "r4", (0.0, 14 / 30))
     assert [caption.text for caption in sample.captions] == ["caption 4", "another"]
-    assert corpus.samples[0].action == "LOCOMOTION" and sample.action is None
+    assert corpus.samples[0].action == "LOCOMOTION" and sample.action is None and sample.hints == ("step",)
     motion = swinging(14, 30, seed=4)
     assert torch.equal(corpus.features(sample), corpus.representation.encode(motion))
     read = corpus.motion(sample)
@@ -95,6 +94,17 @@ def test_mirrored_captions_and_option_survive(tmp_path: Path) -> None:
     assert corpus.samples[0].captions[0].text == "a line\u2028break"
 
 
+def test_corpora_of_version_1_are_read_without_hints(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    assert json.loads((corpus / "corpus.json").read_text())["version"] == 2
+    rows = [json.loads(line) for line in (corpus / "samples.jsonl").read_text().splitlines()]
+    assert all(row.pop("hints") == ["step"] for row in rows)
+    (corpus / "samples.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    header = json.loads((corpus / "corpus.json").read_text())
+    (corpus / "corpus.json").write_text(json.dumps({**header, "version": 1}))
+    assert [sample.hints for sample in Corpus.open(corpus).samples] == [()] * 6
+
+
 def test_it_works_in_a_forked_and_in_another_process(tmp_path: Path) -> None:
     corpus = Corpus.open(write_corpus(tmp_path / "corpus"))
     wanted = corpus.features(corpus.samples[3])
@@ -120,7 +130,7 @@ def test_a_missing_folder_or_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"version": 2}, "version 2, this program reads version 1"),
+        ({"version": 3}, "version 3, this program reads versions 1 and 2"),
         ({"format": "other"}, "does not describe a prepared corpus"),
         ({"fps": None}, "lacks or misnames"),
         ({"representation": "bvh"}, "bvh.*legal are"),

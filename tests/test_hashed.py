@@ -82,3 +82,9 @@ def test_wrong_arguments() -> None:
         HashedTextEncoder().encode([])
     with pytest.raises(ValueError, match="different counts"):
         TextFeatures(torch.zeros(2, 3, 4), torch.ones(1, dtype=torch.long), torch.zeros(1, 4))
+
+
+def test_captions_that_are_cut_are_counted() -> None:
+    encoder = HashedTextEncoder(8, 8, max_tokens=4)
+    assert encoder.truncated(["one two three", "one two three four", ""]) == {"3 words": 1}
+    assert encoder.identity == {}

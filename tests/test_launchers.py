@@ -54,12 +54,12 @@ def test_three_launchers_and_a_signal(corpus: Corpus, tmp_path: Path) -> None:
     with (tmp_path / "output.txt").open("w") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=cpu_environment(tmp_path), stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 200
         while not (run / "log.jsonl").is_file() or len(logged(run)) < 5:
             assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "output.txt").read_text()
             time.sleep(0.2)
         process.send_signal(signal.SIGTERM)
-        process.wait(60)
+        process.wait(120)
     finally:
         process.kill()
     deadline = time.monotonic() + 30

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.engine import check_with_deepspeed, engine_settings
+from ds_hymotion.parallel.mesh import Mesh
 from tests.commands import run_command, run_here
 from tests.corpora import wavy_corpus
+from tests.ranks import RankPool
 from tests.runs import run_settings
 
 
@@ -85,6 +91,9 @@ SAMPLING = [
     ("--model none --out OUT --prompt walk", ["none", "no such run folder"]),
     ("--model none --out OUT --prompts none.txt", ["none.txt", "text#frames#id"]),
     ("--model none --out OUT --prompt walk --formats fbx", ["'fbx'", "npz"]),
+    ("--model none --out OUT --prompt walk --batch 0", ["--batch 0", "at least 1"]),
+    ("--model none --out OUT --prompt walk --guidance nan", ["--guidance nan", "finite"]),
+    ("--model OUT --out OUT --prompt walk", ["no intact checkpoint", "a run that has saved one"]),
 ]
 
 
@@ -92,11 +101,43 @@ SAMPLING = [
 def test_sampling_flags(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str, words: list[str]
 ) -> None:
+    (tmp_path / "out").mkdir()
     assert run_here("sample.py", given.replace("OUT", str(tmp_path / "out")).split(), monkeypatch) == 2
     message = capsys.readouterr().err.strip()
     assert message.count("error: ") == 1
     for word in words:
         assert word in message
+
+
+DEEPSPEED = [
+    ({"zero_optimization": {"stage": 1, "overlap": True}}, ["DeepSpeed refuses", "overlap = True"]),
+    ({"communication_data_type": "int3"}, ["DeepSpeed refuses", "int3"]),
+    ({"wandb": {"enabled": True}}, ["wandb.enabled = true", "pip install wandb"]),
+    ({"tensorboard": {"enabled": True, "output_path": "FILE/x"}}, ["tensorboard.output_path", "writable folder"]),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), DEEPSPEED, ids=[str(given)[:40] for given, _ in DEEPSPEED])
+def test_what_deepspeed_refuses_is_one_line(
+    ranks: RankPool, tmp_path: Path, given: dict[str, Any], words: list[str]
+) -> None:
+    (tmp_path / "file").touch()
+    settings = {**run_settings(), **given}
+    text = json.dumps(settings).replace("FILE", str(tmp_path / "file"))
+    problems = ranks.run(2, deepspeed_problem, json.loads(text))
+    assert problems[0] == problems[1]
+    for word in words:
+        assert word in problems[0]
+
+
+def deepspeed_problem(settings: dict[str, Any]) -> str:
+    mesh = Mesh.current()
+    config = RunConfig(settings, "run.json", ranks=mesh.data_size)
+    try:
+        check_with_deepspeed(engine_settings(config, mesh), config.name, mesh)
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def test_a_mistake_ends_the_process_with_code_2_and_no_traceback(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ class Staged(TrainingRun):
         from ds_hymotion.training.network import build_objective
 
         objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh)
-        face = PipelineFace(objective, self.config, self.mesh, self.stages, plan)
+        face = PipelineFace(objective, self.config, self.mesh, self.sync_groups, self.stages, plan)
         next(iter(face.parameters.values())).register_hook(self._count)
         return face
 

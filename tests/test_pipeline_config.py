@@ -28,6 +28,11 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     [
         ({"zero_optimization": {"stage": 2}}, 2, "zero_optimization.stage 0 or 1, not 2; use 1"),
         ({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}, 2, "leave it out"),
+        (
+            {"hymotion__text": {"mode": "live", "encoder": "qwen_clip"}},
+            2,
+            "hymotion.text.mode = live; cache the features",
+        ),
         ({"wall_clock_breakdown": True}, 2, "wall_clock_breakdown = true; leave it out"),
         ({"pipeline": {"stages": 2}}, 2, "key pipeline is not supported: stages are hymotion.parallel.pipeline"),
         ({"hymotion__pipeline__mode": "sideways"}, 2, "hymotion.pipeline.mode = 'sideways'"),

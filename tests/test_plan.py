@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ds_hymotion.data.buckets import Buckets, BucketSettings
-from ds_hymotion.data.plan import Layout, Planner, Position, balanced_counts
+from ds_hymotion.data.packing import REPEATS, Jitter, balanced_counts, cut_by_frames
+from ds_hymotion.data.plan import Layout, Planner, Position
 from ds_hymotion.errors import UserError
 
 LENGTHS = st.lists(st.integers(1, 400), min_size=1, max_size=60)
@@ -140,6 +141,42 @@ def test_balanced_counts_are_the_best(lengths: list[int], ranks: int) -> None:
     counts = balanced_counts(lengths, ranks)
     assert sum(counts) == len(lengths) and len(counts) == ranks
     assert cost(counts) == min(cost(split) for split in splits(len(lengths), ranks))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(60, 300), min_size=1, max_size=60), st.integers(1, 4), st.integers(1, 4), st.integers(0, 9))
+def test_no_micro_batch_is_over_its_frames(lengths: list[int], ranks: int, accumulation: int, seed: int) -> None:
+    layout = Layout(ranks, accumulation, 1, frames=300 + 100 * seed)
+    for step in Planner(lengths, BucketSettings((60, 300)), layout, seed).epoch(0):
+        for rank, padded in zip(step.micro_batches, step.padded):
+            assert max(map(len, rank)) * padded <= layout.frames
+
+
+def test_jitter_is_as_wide_as_epochs_need() -> None:
+    """Blocks of c clips at d clips a frame: (c - 1) / (3 * d * 0.15) frames, 4.44 for 5 clips at 2 a frame."""
+    frames = np.repeat(np.arange(100.0, 200.0), 2)
+
+    def width(limit: float, block: float) -> float:
+        return float(np.abs(Jitter(frames, limit, np.random.default_rng(0)).keys(block) - frames).max())
+
+    assert 4.3 < width(9.0, 5) <= 4 / (3 * 2 * REPEATS)
+    assert 2.9 < width(3.0, 5) <= 3.0
+    assert width(9.0, 1) < 1e-5 and width(0.0, 5) < 1e-5
+    orders = [Jitter(np.full(50, 300.0), 0.0, np.random.default_rng(seed)).order(4).tolist() for seed in (0, 1)]
+    assert orders[0] != orders[1] and sorted(orders[0]) == list(range(50))
+
+
+def test_the_last_two_steps_share_what_is_left() -> None:
+    """Two ranks of up to 400 frames. Twelve clips of 100: 8, then 4, two on each rank.
+
+    Three of 100 and five of 130: to the brim they cost 3 x 130 and then 130, with the shortest two first 100 and then
+    3 x 130.
+    """
+    assert list(cut_by_frames([100] * 12, 2, 1, 400)) == [[4, 4], [2, 2]]
+    assert list(cut_by_frames([100] * 3 + [130] * 5, 2, 1, 400)) == [[1, 1], [3, 3]]
+    for lengths in ([100] * 3 + [130] * 6, list(range(90, 140, 4))):
+        steps = list(cut_by_frames(lengths, 2, 1, 400))
+        assert sum(map(sum, steps)) == len(lengths) and all(max(step) * 140 <= 560 for step in steps)
 
 
 def test_nothing_to_plan() -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from ds_hymotion.arguments import parse_flags
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.flags import PrepareArguments
-from ds_hymotion.data.prepare import prepare
 from ds_hymotion.data.publishing import partial_folder
 from ds_hymotion.data.splits import read_split_lists, split_by_hash
 from ds_hymotion.data.writer import CorpusWriter
@@ -24,19 +22,7 @@ from ds_hymotion.motion.motion import Motion
 from ds_hymotion.motion.transforms import canonical, face_forward, heading, mirror, resample
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.mirror import mirror_caption
-from tests.motion_files import content, swinging, write_motion
-
-
-def run(data: Path, out: Path, *flags: str, workers: int = 1) -> list[str]:
-    """Prepare; what was printed."""
-    given = ["--data_dir", str(data), "--out", str(out), "--workers", str(workers), *flags]
-    said: list[str] = []
-    prepare(parse_flags(PrepareArguments, given).preparation(), said.append)
-    return said
-
-
-def report(corpus: Path) -> dict[str, Any]:
-    return json.loads((corpus / "report.json").read_text())
+from tests.motion_files import content, report, run, swinging, write_motion
 
 
 @pytest.fixture

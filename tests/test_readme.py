@@ -59,7 +59,8 @@ def test_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (out / "run" / "loss.png").is_file() and (out / "run" / "weights.safetensors").is_file()
 
 
-def test_python() -> None:
+def test_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (code,) = blocks("python")
     scope: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), scope)

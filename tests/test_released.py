@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -152,6 +153,26 @@ def test_bad_files_are_named(tmp_path: Path, harm: object, capsys: pytest.Captur
         load_released(path)
     assert "\n" not in str(caught.value)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_random_damage_is_a_user_error_or_harmless(tmp_path: Path, zipped: bool) -> None:
+    path = tmp_path / "latest.ckpt"
+    state = {"model_state_dict": {"a": torch.ones(3)}, "epoch": 1, "global_step": 2}
+    torch.save(state, path, _use_new_zipfile_serialization=zipped)
+    content, random = path.read_bytes(), np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        damaged = bytearray(content)
+        for place in random.integers(len(damaged), size=3):
+            damaged[place] = random.integers(256)
+        path.write_bytes(damaged[: random.integers(len(damaged) // 2, 2 * len(damaged))])
+        try:
+            load_released(path)
+        except UserError as error:
+            refused += 1
+            assert "weights_only" not in str(error), "never advise to run code from a file"
+    assert refused > 100
 
 
 def test_a_flipped_byte_of_a_header_is_an_error(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ import torch
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.training.checkpoint import checkpoint_folders, damage, newest_checkpoint
-from tests.corpora import wavy_corpus
+from ds_hymotion.training.weights import load_weights, save_weights
+from tests.corpora import random_weights, wavy_corpus
 from tests.ranks import RankPool
 from tests.runs import final_weights, logged, run_settings, train
 
@@ -70,6 +73,64 @@ def test_a_checkpoint_of_another_size_is_refused(ranks: RankPool, corpus: Corpus
     ranks.run(1, train, run_settings(), corpus.folder, tmp_path)
     with pytest.raises(AssertionError, match=r"resume with the preset it was made with"):
         ranks.run(1, train, run_settings(hymotion__model__feat_dim=32), corpus.folder, tmp_path, True)
+
+
+def test_a_resumed_run_keeps_the_statistics_its_weights_were_trained_with(
+    ranks: RankPool, corpus: Corpus, tmp_path: Path
+) -> None:
+    weights = random_weights(tmp_path / "start.safetensors", corpus)
+    state, provenance = load_weights(weights)
+    state["mean"] = state["mean"] + 0.5
+    save_weights(weights, state, provenance)
+    ranks.run(1, train, run_settings(weights), corpus.folder, tmp_path / "run")
+    weights.unlink()
+    ranks.run(1, train, run_settings(hymotion__training__max_steps=3), corpus.folder, tmp_path / "run", True)
+    assert torch.equal(load_weights(tmp_path / "run" / "weights.safetensors")[0]["mean"], state["mean"])
+
+
+def test_a_new_checkpoint_outlives_later_ones_that_were_damaged(
+    ranks: RankPool, corpus: Corpus, tmp_path: Path
+) -> None:
+    settings = run_settings(hymotion__training__save_steps=1, hymotion__training__keep_last=2)
+    ranks.run(1, train, settings, corpus.folder, tmp_path)
+    later = tmp_path / "checkpoints" / "step-00000009"
+    shutil.copytree(checkpoint_folders(tmp_path)[-1], later)
+    for name, content in (("list", "[]"), ("files", '{"files": []}'), ("nothing", '{"files": {}}')):
+        (later / "manifest.json").write_text(content)
+        assert damage(later), name
+    settings["hymotion"]["training"].update(max_steps=3, keep_last=1)
+    ranks.run(1, train, settings, corpus.folder, tmp_path, True)
+    assert [path.name for path in checkpoint_folders(tmp_path)] == ["step-00000003"]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_on_all_ranks(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
+    settings = run_settings(optimizer={"type": "SGD", "params": {"lr": 1e30}}, hymotion__training__max_steps=50)
+    said = ranks.run(2, refusal, settings, corpus.folder, tmp_path)
+    assert said[0] == said[1] and "the loss is" in said[0]
+    assert not checkpoint_folders(tmp_path)
+
+
+def test_a_caption_without_features_is_found_on_all_ranks_before_the_first_step(
+    ranks: RankPool, tmp_path: Path
+) -> None:
+    corpus = wavy_corpus(tmp_path, [20, 30, 40])
+    path = corpus.folder / "samples.jsonl"
+    path.write_text(path.read_text().replace("motion number 2 turns", "motion number 2 bends"))
+    said = ranks.run(2, refusal, run_settings(), corpus.folder, tmp_path / "run")
+    assert said[0] == said[1] and "motion number 2 bends" in said[0]
+
+
+def test_a_checkpoint_beyond_the_last_step_is_refused(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
+    ranks.run(1, train, run_settings(), corpus.folder, tmp_path)
+    (said,) = ranks.run(1, refusal, run_settings(hymotion__training__max_steps=1), corpus.folder, tmp_path, True)
+    assert "stands at step 2" in said and "use at least 2" in said
+
+
+def refusal(settings: dict[str, Any], corpus: Path, output: Path, resume: bool = False) -> str:
+    """What a run that must be refused says on this rank."""
+    with pytest.raises(UserError) as caught:
+        train(settings, corpus, output, resume)
+    return str(caught.value)
 
 
 def test_the_log_holds_parts_that_add_up(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:

@@ -144,3 +144,19 @@ def test_it_can_be_sent_to_another_process(tmp_path: Path) -> None:
     cache.write(["walk"], HashedTextEncoder())
     before = cache.lookup(["walk"])
     assert torch.equal(pickle.loads(pickle.dumps(cache)).lookup(["walk"]).tokens, before.tokens)
+
+
+def test_lengths_and_identity_are_kept(tmp_path: Path) -> None:
+    class Named(HashedTextEncoder):
+        def __init__(self, prompt: str) -> None:
+            super().__init__()
+            self.identity = {"qwen": "a name", "system_prompt_sha256": prompt}
+
+    TextCache(tmp_path).write(CAPTIONS, Named("one"))
+    cache = TextCache(tmp_path)
+    assert cache.identity == {"qwen": "a name", "system_prompt_sha256": "one"}
+    assert cache.lengths(["jump", "", "a person walks"]) == [2, 1, 4]
+    with pytest.raises(UserError, match="made with system_prompt_sha256 = one, not two: use what it was made with"):
+        cache.write(["run"], Named("two"))
+    with pytest.raises(UserError, match="--encode_text qwen_clip"):
+        TextCache(tmp_path / "qwen_clip").require(128, 128)

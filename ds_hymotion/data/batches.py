@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 
@@ -14,7 +15,9 @@ from ds_hymotion.motion.statistics import normalise
 from ds_hymotion.motion.transforms import face_forward
 from ds_hymotion.randomness import generator, sample_noise
 from ds_hymotion.text.cache import TextCache
+from ds_hymotion.text.caption_tokens import CaptionTokens
 from ds_hymotion.text.encoder import TextFeatures
+from ds_hymotion.text.qwen_clip import QwenClipEncoder
 
 
 @dataclass
@@ -26,9 +29,11 @@ class Batch:
         noise: standard normal [B, L, C].
         t: times in [0, 1], [B]; 0 is noise, 1 is data.
         lengths: valid frames [B].
-        text, text_lengths, pooled: text features [B, T, D], [B], [B, V].
+        text, text_lengths, pooled: text features [B, T, D], [B], [B, V]; without tokens (T = 0) where ``captions``
+            travel.
         drop: rows trained without condition [B].
         clips: each row's position in the training list.
+        captions: the rows' captions as token ids, for encoders inside the run.
     """
 
     motion: torch.Tensor
@@ -40,15 +45,16 @@ class Batch:
     pooled: torch.Tensor
     drop: torch.Tensor
     clips: list[int] = field(default_factory=list)
+    captions: CaptionTokens | None = None
 
     def to(self, device: torch.device) -> Batch:
         """The batch on another device."""
         moved = {
             item.name: getattr(self, item.name).to(device, non_blocking=True)
             for item in fields(self)
-            if item.name != "clips"
+            if item.name not in ("clips", "captions")
         }
-        return Batch(**moved, clips=self.clips)
+        return Batch(**moved, clips=self.clips, captions=self.captions and self.captions.to(device))
 
     @property
     def rows(self) -> int:
@@ -67,14 +73,14 @@ def equal_shapes(batches: Sequence[Batch]) -> list[Batch]:
     padded = []
     for batch in batches:
         short = rows - batch.rows
-        changed = {
+        changed: dict[str, Any] = {
             item.name: torch.cat([value, value.new_zeros(short, *value.shape[1:])])
             for item in fields(batch)
             if isinstance(value := getattr(batch, item.name), torch.Tensor)
         }
         for name, length in (("motion", frames), ("noise", frames), ("text", tokens)):
             changed[name] = torch.nn.functional.pad(changed[name], (0, 0, 0, length - changed[name].shape[1]))
-        padded.append(Batch(**changed, clips=batch.clips))
+        padded.append(replace(batch, **changed))
     return padded
 
 
@@ -87,7 +93,7 @@ class BatchMaker:
     Args:
         corpus: the prepared corpus.
         samples: the clips that rows count in.
-        text: their captions' features.
+        text: their captions' features, or the encoder inside the run that the captions are tokenised for.
         statistics: mean and std [C] that the network's input is normalised with.
         draw_time: a time in [0, 1] from a generator, the row's stratum and the number of strata.
         condition_drop: share of rows trained without condition.
@@ -99,7 +105,7 @@ class BatchMaker:
         self,
         corpus: Corpus,
         samples: Sequence[Sample],
-        text: TextCache,
+        text: TextCache | QwenClipEncoder,
         statistics: tuple[torch.Tensor, torch.Tensor],
         draw_time: Callable[[torch.Generator, int, int], float],
         condition_drop: float,
@@ -154,7 +160,7 @@ class BatchMaker:
             motion[i, :frames] = clip
             noise[i, :frames] = sample_noise(seed, epoch, use + sample.id, 0, row.timestep, frames, channels)
             lengths[i] = frames
-        features = self._features(captions)
+        tokens, features = self._text(captions)
         return Batch(
             motion=motion,
             noise=noise,
@@ -165,6 +171,7 @@ class BatchMaker:
             pooled=features.pooled,
             drop=torch.tensor(drops, dtype=torch.bool),
             clips=[row.clip for row in rows],
+            captions=tokens,
         )
 
     def _clip(self, sample: Sample, epoch: int, use: str) -> torch.Tensor | None:
@@ -198,10 +205,15 @@ class BatchMaker:
         )
         return sample.captions[int(draw)].text
 
-    def _features(self, captions: list[str]) -> TextFeatures:
+    def _text(self, captions: list[str]) -> tuple[CaptionTokens | None, TextFeatures]:
+        """Token ids for encoders inside the run with features still to be made, or features alone."""
+        if isinstance(self.text, QwenClipEncoder):
+            tokens = self.text.tokenizer(captions)
+            shape = (len(captions), 0, self.text.token_dim)
+            return tokens, TextFeatures(torch.zeros(shape), tokens.lengths, torch.zeros(len(captions), 0))
         if captions:
-            return self.text.lookup(captions)
-        return TextFeatures(
+            return None, self.text.lookup(captions)
+        return None, TextFeatures(
             tokens=torch.zeros(0, 1, self.text.token_dim),
             lengths=torch.zeros(0, dtype=torch.long),
             pooled=torch.zeros(0, self.text.pooled_dim),

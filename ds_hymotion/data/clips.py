@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
-from ds_hymotion.data.drops import Drop
-from ds_hymotion.data.sources import NOT_A_MOTION, Clip, Recording
+from ds_hymotion.data.drops import (
+    GLITCH,
+    NOT_A_MOTION,
+    NOT_FINITE,
+    TOO_FAR,
+    TOO_LONG,
+    TOO_SHORT,
+    UNREADABLE,
+    WRONG_WINDOW,
+    Drop,
+)
+from ds_hymotion.data.hints import hints_of
+from ds_hymotion.data.sources import Clip, Recording, lies_in
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.amass import AmassClip, FormatError, NotAMotion, read_amass, velocity_outliers
 from ds_hymotion.formats.humanml3d import Caption, source_window
@@ -19,8 +31,8 @@ from ds_hymotion.motion.skeleton import JOINTS_24
 from ds_hymotion.motion.transforms import canonical, face_forward, mirror, resample
 from ds_hymotion.text.mirror import mirror_caption
 
-UNREADABLE, WRONG_WINDOW, TOO_SHORT, TOO_LONG = "unreadable", "window outside the recording", "too short", "too long"
-NOT_FINITE, TOO_FAR, GLITCH = "NaN or infinite values", "further than 1 km from the origin", "velocity outlier"
+END_TOLERANCE = 0.2
+"""Seconds by which a caption may end past its clip: times are rounded, and were counted at 20 fps or less."""
 _FAR = 1000.0  # metres; no capture room is that large, and one such clip would ruin mean and std
 
 
@@ -46,6 +58,7 @@ class PreparedSample:
     id: str
     clip: str
     captions: tuple[str, ...]
+    hints: tuple[str, ...]
     span: tuple[float, float]
     mirrored: bool
     features: np.ndarray
@@ -55,6 +68,7 @@ class PreparedSample:
 class Glitch:
     """The fastest turn of a joint between two frames of a clip, where it is faster than bodies move."""
 
+    file: str
     source: str
     id: str
     joint: str
@@ -66,7 +80,7 @@ class Glitch:
 class Outcome:
     """All that one recording gave."""
 
-    source: str
+    recording: Recording
     samples: tuple[PreparedSample, ...]
     drops: tuple[Drop, ...]
     glitches: tuple[Glitch, ...]
@@ -90,27 +104,24 @@ class _Left(Exception):
 
 def prepare_recording(recording: Recording, settings: ClipSettings) -> Outcome:
     """Read one recording and make its samples. Whatever is wrong with it ends in ``drops``, never in an exception."""
-    work = _Work(recording.source, settings)
+    work = _Work(recording, settings)
     try:
         motion, stated_rate = _read(recording, settings)
     except _Left as left:
-        work.drops = [Drop(recording.source, clip.id, *left.args) for clip in recording.clips]
+        for clip in recording.clips:
+            work.drop(clip.id, len(clip.captions), *left.args)
         return work.outcome()
     for clip in recording.clips:
-        try:
+        with work.dropping(clip.id, len(clip.captions)):
             work.clip(motion, stated_rate, clip)
-        except _Left as left:
-            work.drops.append(Drop(recording.source, clip.id, *left.args))
-        except Exception as error:  # one clip that nobody foresaw must not end the work on thousands
-            work.drops.append(Drop(recording.source, clip.id, UNREADABLE, f"{type(error).__name__}: {error}"))
     return work.outcome()
 
 
 class _Work:
     """One recording's results as they come."""
 
-    def __init__(self, source: str, settings: ClipSettings) -> None:
-        self.source = source
+    def __init__(self, recording: Recording, settings: ClipSettings) -> None:
+        self.recording = recording
         self.settings = settings
         self.samples: list[PreparedSample] = []
         self.drops: list[Drop] = []
@@ -118,7 +129,21 @@ class _Work:
         self.cropped: list[str] = []
 
     def outcome(self) -> Outcome:
-        return Outcome(self.source, tuple(self.samples), tuple(self.drops), tuple(self.glitches), tuple(self.cropped))
+        found = (self.samples, self.drops, self.glitches, self.cropped)
+        return Outcome(self.recording, *map(tuple, found))  # type: ignore[arg-type]
+
+    def drop(self, name: str, captions: int, reason: str, detail: str) -> None:
+        self.drops.append(Drop(self.recording.file, self.recording.source, name, reason, detail, captions))
+
+    @contextmanager
+    def dropping(self, name: str, captions: int) -> Iterator[None]:
+        """What goes wrong inside costs ``name`` alone."""
+        try:
+            yield
+        except _Left as left:
+            self.drop(name, captions, *left.args)
+        except Exception as error:  # one clip that nobody foresaw must not end the work on thousands
+            self.drop(name, captions, UNREADABLE, f"{type(error).__name__}: {error}")
 
     def clip(self, motion: Motion, stated_rate: float, clip: Clip) -> None:
         first, last = 0, motion.frames
@@ -136,25 +161,32 @@ class _Work:
         motions = [whole, canonical(mirror(whole))] if self.settings.mirror else [whole]
         start = first / motion.fps
         for piece in self._pieces(clip, whole.frames):
-            span = tuple(round(start + frame / self.settings.fps, 6) for frame in (piece.first, piece.last))
-            for mirrored, source in enumerate(motions):
-                self.samples.append(
-                    PreparedSample(
-                        id="M" + piece.name if mirrored else piece.name,
-                        clip=clip.id,
-                        captions=piece.mirrored if mirrored else piece.captions,
-                        span=(span[0], span[1]),
-                        mirrored=bool(mirrored),
-                        features=_features(source, piece, self.settings.representation),
-                    )
+            with self.dropping(piece.name, len(piece.captions)):
+                features = [_features(motion, piece, self.settings.representation) for motion in motions]
+                self._add(clip, piece, start, features)
+
+    def _add(self, clip: Clip, piece: _Piece, start: float, features: list[np.ndarray]) -> None:
+        begin, end = (round(start + frame / self.settings.fps, 6) for frame in (piece.first, piece.last))
+        for mirrored, values in enumerate(features):
+            self.samples.append(
+                PreparedSample(
+                    id="M" + piece.name if mirrored else piece.name,
+                    clip=clip.id,
+                    captions=piece.mirrored if mirrored else piece.captions,
+                    hints=hints_of(self.recording.labels, begin, end, bool(mirrored)),
+                    span=(begin, end),
+                    mirrored=bool(mirrored),
+                    features=values,
                 )
+            )
 
     def _look_for_glitches(self, window: Motion, clip: str, first: int) -> None:
         outliers = velocity_outliers(window, self.settings.max_joint_speed)
         if not outliers:
             return
         frame, joint, degrees = max(outliers, key=lambda outlier: outlier[2])
-        glitch = Glitch(self.source, clip, JOINTS_24[joint], first + frame, round(degrees * window.fps, 1))
+        speed = round(degrees * window.fps, 1)
+        glitch = Glitch(self.recording.file, self.recording.source, clip, JOINTS_24[joint], first + frame, speed)
         self.glitches.append(glitch)
         if self.settings.outliers == "drop":
             raise _Left(GLITCH, f"{glitch.joint}, {glitch.degrees_per_second:g} degrees/s at frame {glitch.frame}")
@@ -162,20 +194,26 @@ class _Work:
     def _pieces(self, clip: Clip, frames: int) -> Iterator[_Piece]:
         """The whole clip for captions without times, and a piece for every distinct pair of times."""
         settings = self.settings
+        seconds = frames / settings.fps
         published = _by_span(clip.mirrored_captions or ())
         for times, captions in _by_span(clip.captions).items():
             first, last, name = 0, frames, clip.id
             if times is not None:
-                name = f"{clip.id}_{times[0]!r}-{times[1]!r}"
+                if times != (0.0, clip.duration):
+                    name = f"{clip.id}_{times[0]!r}-{times[1]!r}"
+                if times[0] >= seconds or times[1] > seconds + END_TOLERANCE:
+                    words = f"{times[0]:g} to {times[1]:g} s of {seconds:.4g} s"
+                    self.drop(name, len(captions), WRONG_WINDOW, words)
+                    continue
                 first, last = (min(round(second * settings.fps), frames) for second in times)
             mirrored = published.get(times) or tuple(mirror_caption(text) for text in captions)
             length, limit = last - first, settings.max_frames or last - first
             if length < settings.min_frames:
-                self.drops.append(Drop(self.source, name, TOO_SHORT, f"{length} frames at {settings.fps:g} fps"))
+                self.drop(name, len(captions), TOO_SHORT, f"{length} frames at {settings.fps:g} fps")
             elif length <= limit:
                 yield _Piece(name, first, last, captions, mirrored)
             elif settings.long_clips == "drop":
-                self.drops.append(Drop(self.source, name, TOO_LONG, f"{length} frames at {settings.fps:g} fps"))
+                self.drop(name, len(captions), TOO_LONG, f"{length} frames at {settings.fps:g} fps")
             elif settings.long_clips == "crop":
                 self.cropped.append(name)
                 yield _Piece(name, first, first + limit, captions, mirrored)
@@ -197,7 +235,7 @@ def _read(recording: Recording, settings: ClipSettings) -> tuple[Motion, float]:
     """The motion at its right rate, and the rate that the file states (which HumanML3D's index counts by)."""
     rate = None
     for folder, wanted in settings.rates:
-        if recording.source == folder or recording.source.startswith(folder + "/"):
+        if lies_in(recording.source, folder):
             rate = wanted
     try:
         clip = _read_at(recording, rate)

@@ -21,7 +21,9 @@ from ds_hymotion.motion.representation import Representation, representation
 from ds_hymotion.motion.skeleton import Skeleton
 
 FORMAT = "ds_hymotion.corpus"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)
+"""Version 1 has no action hints."""
 HEADER, SAMPLES, STATISTICS, REPORT = "corpus.json", "samples.jsonl", "statistics.safetensors", "report.json"
 TEXT = "text"
 PREPARE_AGAIN = "prepare the corpus again with launch/prepare.py --overwrite"
@@ -45,6 +47,7 @@ class Sample:
         split: "train", "val" or "test".
         mirrored: whether left and right were exchanged.
         action: the action type, if one was given.
+        hints: words of action labels, such as BABEL's categories; may be empty.
     """
 
     index: int
@@ -56,6 +59,7 @@ class Sample:
     split: str
     mirrored: bool
     action: str | None
+    hints: tuple[str, ...] = ()
 
 
 class Corpus:
@@ -98,10 +102,10 @@ class Corpus:
         header = read_json(folder / HEADER, f"{folder} is no prepared corpus; make one with launch/prepare.py")
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise UserError(f"{folder / HEADER} does not describe a prepared corpus: {PREPARE_AGAIN}")
-        if header.get("version") != VERSION:
+        if header.get("version") not in READABLE:
             raise UserError(
-                f"{folder / HEADER} is of version {header.get('version')}, this program reads version {VERSION}: "
-                + PREPARE_AGAIN
+                f"{folder / HEADER} is of version {header.get('version')}, this program reads versions "
+                f"{' and '.join(map(str, READABLE))}: {PREPARE_AGAIN}"
             )
         try:
             return cls(folder, header)
@@ -213,6 +217,7 @@ def _read_samples(path: Path, count: int) -> tuple[list[Sample], list[tuple[str,
                 split=str(row["split"]),
                 mirrored=bool(row["mirrored"]),
                 action=None if row["action"] is None else str(row["action"]),
+                hints=tuple(str(word) for word in row.get("hints", ())),
             )
             places.append((str(row["shard"]), int(row["crc32"])))
         except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,16 +11,20 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ds_hymotion.data.workers import Workers
-from ds_hymotion.motion.representation import Representation
+from ds_hymotion.motion.representation import Representation, Smpl24RotationMatrices
 from ds_hymotion.motion.rotation import geodesic_angle, project_to_rotation
 from ds_hymotion.motion.statistics import RunningStatistics
 
 VARIANCE_STRIDE = 4
-"""Joint variance looks at every fourth frame: neighbours differ little, and decoding costs as much as preparing."""
+"""Joint variance looks at every fourth frame: neighbours differ little."""
+PART = 64
+"""Samples that a process takes at a time."""
 
 
 @dataclass(frozen=True)
-class _Shard:
+class _Part:
+    """Some samples of a shard."""
+
     path: Path
     ids: tuple[str, ...]
     representation: Representation
@@ -33,9 +37,12 @@ class _Shard:
 
     def rotations(self) -> Iterator[Tensor]:
         """[T / 4, J, 3, 3] float64 of every sample."""
+        joints = self.representation.joints
         for features in self.features():
-            rotations, _ = self.representation.decode(features[::VARIANCE_STRIDE])
-            yield rotations[:, : self.representation.joints].double()
+            if isinstance(self.representation, Smpl24RotationMatrices):  # decoding would project what is a rotation
+                yield features[::VARIANCE_STRIDE, : joints * 9].unflatten(1, (joints, 3, 3)).double()
+            else:
+                yield self.representation.decode(features[::VARIANCE_STRIDE])[0][:, :joints].double()
 
 
 def corpus_statistics(
@@ -49,19 +56,23 @@ def corpus_statistics(
     Args:
         samples: the training samples of every shard in ``folder``.
     """
-    shards = [_Shard(folder / shard, tuple(ids), representation) for shard, ids in sorted(samples.items())]
+    parts = [
+        _Part(folder / shard, tuple(ids[start : start + PART]), representation)
+        for shard, ids in sorted(samples.items())
+        for start in range(0, len(ids), PART)
+    ]
     total = RunningStatistics(representation.channels)
     matrix = torch.zeros(representation.joints, 3, 3, dtype=torch.float64)
     looked_at = 0
-    for statistics, rotation_sum, count in workers.map(_sums, shards):
+    for statistics, rotation_sum, count in workers.map(_sums, parts):
         total.merge(statistics)
         matrix = matrix + rotation_sum
         looked_at += count
     mean_rotation = project_to_rotation(matrix / looked_at)
     squares = torch.zeros(representation.joints, dtype=torch.float64)
-    turned = [_Shard(shard.path, shard.ids, representation, mean_rotation) for shard in shards]
-    for part in workers.map(_squared_angles, turned):
-        squares = squares + part
+    turned = [replace(part, mean_rotation=mean_rotation) for part in parts]
+    for angles in workers.map(_squared_angles, turned):
+        squares = squares + angles
     return {
         "mean": total.mean.float(),
         "std": total.std.float(),
@@ -70,20 +81,20 @@ def corpus_statistics(
     }
 
 
-def _sums(shard: _Shard) -> tuple[RunningStatistics, Tensor, int]:
-    statistics = RunningStatistics(shard.representation.channels)
-    for features in shard.features():
+def _sums(part: _Part) -> tuple[RunningStatistics, Tensor, int]:
+    statistics = RunningStatistics(part.representation.channels)
+    for features in part.features():
         statistics.update(features)
-    matrix, count = torch.zeros(shard.representation.joints, 3, 3, dtype=torch.float64), 0
-    for rotations in shard.rotations():
+    matrix, count = torch.zeros(part.representation.joints, 3, 3, dtype=torch.float64), 0
+    for rotations in part.rotations():
         matrix = matrix + rotations.sum(dim=0)
         count += len(rotations)
     return statistics, matrix, count
 
 
-def _squared_angles(shard: _Shard) -> Tensor:
-    assert shard.mean_rotation is not None
-    squares = torch.zeros(shard.representation.joints, dtype=torch.float64)
-    for rotations in shard.rotations():
-        squares = squares + geodesic_angle(shard.mean_rotation, rotations).square().sum(dim=0)
+def _squared_angles(part: _Part) -> Tensor:
+    assert part.mean_rotation is not None
+    squares = torch.zeros(part.representation.joints, dtype=torch.float64)
+    for rotations in part.rotations():
+        squares = squares + geodesic_angle(part.mean_rotation, rotations).square().sum(dim=0)
     return squares

@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ds_hymotion.arguments import flag
-from ds_hymotion.data.preparation import ENCODERS, Preparation
+from ds_hymotion.data.preparation import Preparation
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.amass import OUTLIER_SPEED
 from ds_hymotion.motion.representation import REPRESENTATIONS
+from ds_hymotion.text.encoders import ENCODERS
+from ds_hymotion.text.flags import EncoderFlags
+from ds_hymotion.text.sources import PRECISIONS
 
 
 @dataclass
-class PrepareArguments:
+class PrepareArguments(EncoderFlags):
     """Flags of launch/prepare.py."""
 
     data_dir: str = flag("", "folder with motion .npz files (AMASS: SMPL-H, SMPL-X or SMPL), at any depth")
@@ -27,6 +30,19 @@ class PrepareArguments:
     index: str | None = flag(
         None,
         "HumanML3D's index.csv: which part of which recording is a clip; --texts is by default texts/ beside it",
+    )
+    annotations: str | None = flag(
+        None, "JSON of captions with paths and seconds, as KIT-ML and TMR have them, instead of --texts and --index"
+    )
+    babel: list[str] = field(
+        default_factory=list,
+        metadata={"help": "JSON files of BABEL's action labels; they become hints for sorting motions by action"},
+    )
+    exclude: str | None = flag(None, "text file of clips or motion files to leave out, an id or a path a line")
+    check_against: str | None = flag(
+        None,
+        "a latest.ckpt whose mean and std the corpus must fit (hymotion-201 only); without --data_dir, the finished "
+        "corpus at --out is checked",
     )
     representation: str = flag("smpl24-rotmat", f"what a frame's channels are: {' or '.join(REPRESENTATIONS)}")
     positions_relative_to: str | None = flag(
@@ -57,7 +73,8 @@ class PrepareArguments:
     max_joint_speed: float = flag(OUTLIER_SPEED, "faster turning joints are velocity outliers, in degrees per second")
     outliers: str = flag("keep", "keep clips with velocity outliers and report them, or drop them")
     encode_text: str | None = flag(None, f"also encode the captions, with: {', '.join(ENCODERS)}")
-    shard_mb: float = flag(256.0, "size of a shard in MiB; also what is held in memory")
+    text_dtype: str = flag("bf16", f"what text features are stored as: {', '.join(PRECISIONS)}")
+    shard_mb: float = flag(64.0, "size of a shard in MiB; also what is held in memory")
     workers: int | None = flag(None, "processes; default: one a core, at most 8; changes no bit of the result")
     strict: bool = flag(False, "stop at the first file or clip that would be left out")
     overwrite: bool = flag(False, "replace a corpus at --out that was made differently; its text features are kept")
@@ -73,11 +90,17 @@ class PrepareArguments:
                 raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
         if self.split is not None and self.split_lists is not None:
             raise UserError(f"--split {self.split} and --split_lists {self.split_lists} exclude each other: give one")
+        if self.encode_text != "qwen_clip" and (self.release_dir or self.system_prompt_file):
+            name = "release_dir" if self.release_dir else "system_prompt_file"
+            raise UserError(f"--{name} {getattr(self, name)} is for --encode_text qwen_clip, not {self.encode_text}")
         return Preparation(
             data_dir=Path(self.data_dir),
             out=Path(self.out),
             texts=self._texts(),
             index=_path(self.index),
+            annotations=_path(self.annotations),
+            babel=tuple(map(Path, self.babel)),
+            exclude=_path(self.exclude),
             representation=self.representation,
             positions_relative_to=self.positions_relative_to,
             fps=self.fps,
@@ -94,6 +117,8 @@ class PrepareArguments:
             max_joint_speed=self.max_joint_speed,
             outliers=self.outliers,
             encode_text=self.encode_text,
+            text_dtype=self.text_dtype,
+            text_sources=self.sources(),
             shard_mb=self.shard_mb,
             workers=min(8, os.cpu_count() or 1) if self.workers is None else self.workers,
             strict=self.strict,

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from ds_hymotion.data.buckets import Buckets, BucketSettings
+from ds_hymotion.data.packing import Jitter, cut_by_frames
 from ds_hymotion.errors import UserError
 from ds_hymotion.randomness import seed_of
 
@@ -108,7 +110,7 @@ class Planner:
         layout: how a step is filled.
         seed: the run's seed.
         timesteps: rows per clip.
-        jitter: half-width in frames of the uniform jitter on the sort key, so that epochs differ.
+        jitter: largest half-width in frames of the jitter on the order by length, so that epochs differ.
         lr_factors: learning-rate factor per bucket label index (bucket 0 is what is shorter than the first bound).
     """
 
@@ -181,49 +183,34 @@ class Planner:
         drafts: list[tuple[int, list[list[int]]]] = []
         for bucket, members in enumerate(self.buckets.members):
             left = np.array([clip for clip in members if clip in clips], dtype=np.int64)
-            frames = np.array([self.buckets.frames[clip] for clip in left], dtype=np.float64)
-            order = left[np.argsort(frames + random.uniform(-self.jitter, self.jitter, len(left)), kind="stable")]
-            drafts += [(bucket, ranks) for ranks in self._cut(order.tolist(), layout)]
+            drafts += [(bucket, ranks) for ranks in self._cut(left, layout, random)]
         shuffled = [drafts[i] for i in random.permutation(len(drafts))]
         steps = [self._step(epoch, start + i, draft[0], draft[1], layout) for i, draft in enumerate(shuffled)]
         self._cached = (key, steps)
         return steps
 
-    def _cut(self, order: list[int], layout: Layout) -> Iterator[list[list[int]]]:
-        """Cut one bucket's sorted clips into steps, and each step into ranks."""
-        frames = self.buckets.frames
-        while order:
-            take = self._fit(order, layout) if layout.frames else layout.ranks * layout.accumulation * layout.clips
-            chosen, order = order[:take], order[take:]
-            chosen.sort(key=lambda clip: (frames[clip], clip))
-            yield self._share(chosen, layout)
-
-    def _fit(self, order: list[int], layout: Layout) -> int:
-        """How many clips of the front of ``order`` fill all ranks' padded frames."""
-        position = 0
-        for _ in range(layout.ranks):
-            longest = rows = 0
-            while position + rows < len(order):
-                longest = max(longest, self.buckets.frames[order[position + rows]])
-                if rows + 1 > layout.accumulation * (layout.frames // longest):
-                    break
-                rows += 1
-            position += rows
-        return position
-
-    def _share(self, chosen: list[int], layout: Layout) -> list[list[int]]:
-        """Divide a step's clips, sorted by length, into neighbours per rank with nearly equal padded frames."""
-        frames = self.buckets.frames
-        if not layout.frames or len(chosen) <= layout.ranks:
-            base, extra = divmod(len(chosen), layout.ranks)
-            counts = [base + (rank < extra) for rank in range(layout.ranks)]
-        else:
-            counts = balanced_counts([frames[clip] for clip in chosen], layout.ranks)
-        ranks, position = [], 0
-        for count in counts:
-            ranks.append(chosen[position : position + count])
-            position += count
-        return ranks
+    def _cut(self, clips: np.ndarray, layout: Layout, random: np.random.Generator) -> Iterator[list[list[int]]]:
+        """Cut one bucket's clips into steps, and each step into ranks."""
+        if not len(clips):
+            return
+        frames = np.array([self.buckets.frames[clip] for clip in clips], dtype=np.float64)
+        jitter = Jitter(frames, self.jitter, random)
+        if layout.frames:
+            order = clips[jitter.order(layout.frames / float(frames.mean()))]
+            lengths = [self.buckets.frames[clip] for clip in order]
+            position = 0
+            for counts in cut_by_frames(lengths, layout.ranks, layout.accumulation, layout.frames):
+                yield split(order[position:].tolist(), counts)
+                position += sum(counts)
+            return
+        take = layout.ranks * layout.accumulation * layout.clips
+        order = jitter.order(take)
+        company = jitter.keys(layout.clips)
+        for start in range(0, len(order), take):
+            step = order[start : start + take]
+            base, extra = divmod(len(step), layout.ranks)
+            chosen = clips[step[np.argsort(company[step], kind="stable")]].tolist()
+            yield split(chosen, [base + (rank < extra) for rank in range(layout.ranks)])
 
     def _step(self, epoch: int, index: int, bucket: int, ranks: list[list[int]], layout: Layout) -> Step:
         rows = sorted((clip, timestep) for rank in ranks for clip in rank for timestep in range(self.timesteps))
@@ -257,27 +244,7 @@ class Planner:
         )
 
 
-def balanced_counts(lengths: Sequence[int], ranks: int) -> list[int]:
-    """Cut rising ``lengths`` into ``ranks`` neighbourhoods so that the largest count × longest is smallest.
-
-    Bisection on the bound; a bound is feasible if filling ranks greedily uses no more than ``ranks`` of them.
-    """
-
-    def fill(bound: int) -> list[int]:
-        counts, rows = [], 0
-        for length in lengths:
-            if rows and (rows + 1) * length > bound:
-                counts.append(rows)
-                rows = 0
-            rows += 1
-        return [*counts, rows]
-
-    low, high = max(lengths), len(lengths) * max(lengths)
-    while low < high:
-        middle = (low + high) // 2
-        if len(fill(middle)) <= ranks:
-            high = middle
-        else:
-            low = middle + 1
-    counts = fill(low)
-    return counts + [0] * (ranks - len(counts))
+def split(clips: list[int], counts: Sequence[int]) -> list[list[int]]:
+    """The front of ``clips`` in pieces of the given sizes."""
+    ends = list(accumulate(counts))
+    return [clips[end - count : end] for count, end in zip(counts, ends)]

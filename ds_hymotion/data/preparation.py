@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,8 @@ from ds_hymotion.data.splits import check_fractions
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.amass import OUTLIER_SPEED
 from ds_hymotion.motion.representation import Representation, representation
-from ds_hymotion.text.encoder import TextEncoder
-from ds_hymotion.text.hashed import HashedTextEncoder
-
-ENCODERS: dict[str, Callable[[], TextEncoder]] = {"hashed": HashedTextEncoder}
+from ds_hymotion.text.encoders import ENCODERS
+from ds_hymotion.text.sources import PRECISIONS, EncoderSources
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,9 @@ class Preparation:
     out: Path
     texts: Path | None = None
     index: Path | None = None
+    annotations: Path | None = None
+    babel: tuple[Path, ...] = ()
+    exclude: Path | None = None
     representation: str = "smpl24-rotmat"
     positions_relative_to: str | None = None
     fps: float = 30.0
@@ -46,7 +47,9 @@ class Preparation:
     max_joint_speed: float = OUTLIER_SPEED
     outliers: str = "keep"
     encode_text: str | None = None
-    shard_mb: float = 256.0
+    text_dtype: str = "bf16"
+    text_sources: EncoderSources = EncoderSources()
+    shard_mb: float = 64.0
     workers: int = 1
     strict: bool = False
     overwrite: bool = False
@@ -66,6 +69,11 @@ class Preparation:
         _require(self.workers >= 1, "--workers", self.workers, "at least 1")
         encoders = ", ".join(ENCODERS)
         _require(self.encode_text in (None, *ENCODERS), "--encode_text", self.encode_text, f"one of: {encoders}")
+        precisions = ", ".join(PRECISIONS)
+        _require(self.text_dtype in PRECISIONS, "--text_dtype", self.text_dtype, f"one of: {precisions}")
+        if self.annotations is not None and (self.index is not None or self.texts is not None):
+            other = f"--index {self.index}" if self.index is not None else f"--texts {self.texts}"
+            raise UserError(f"--annotations {self.annotations} and {other} exclude each other: give one")
         _require(self.index is None or self.texts is not None, "--texts", None, "the folder of the index's captions")
 
     def layout(self) -> Representation:
@@ -79,19 +87,29 @@ class Preparation:
             max_frames=self.max_frames,
             long_clips=self.long_clips,
             mirror=self.mirror,
-            rates=tuple(_rate(text) for text in self.rates),
+            rates=self.folder_rates(),
             max_joint_speed=self.max_joint_speed,
             outliers=self.outliers,
         )
 
+    def folder_rates(self) -> tuple[tuple[str, float], ...]:
+        """The folders of ``--rates`` with their frames per second."""
+        return tuple(_rate(text) for text in self.rates)
+
+    def bytes_per_second(self) -> int:
+        """What a second of motion needs on the disk."""
+        return math.ceil(self.fps * self.layout().channels * 4 * (2 if self.mirror else 1))
+
     def arguments(self) -> dict[str, Any]:
         """What the corpus depends on, as JSON: not where it goes, nor how many processes make it."""
-        without = {"out", "workers", "strict", "overwrite", "progress", "encode_text"}
-        return {
-            name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-            if name not in without
-        }
+        without = {"out", "workers", "strict", "overwrite", "progress", "encode_text", "text_dtype", "text_sources"}
+        return {name: _json(value) for name, value in asdict(self).items() if name not in without}
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _require(legal: bool, flag: str, value: Any, wanted: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,40 +13,46 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from ds_hymotion.data.clips import prepare_recording
-from ds_hymotion.data.corpus import REPORT, SAMPLES, text_cache_folder
-from ds_hymotion.data.drops import Drop
-from ds_hymotion.data.preparation import ENCODERS, Preparation
-from ds_hymotion.data.publishing import replaced_folder
-from ds_hymotion.data.sources import (
-    NOT_A_MOTION,
-    Joined,
-    Recording,
-    find_motion_files,
-    join_with_index,
-    join_with_texts,
-)
+from ds_hymotion.data.check_against import REFUSED, Reference, check_against, require_same_layout
+from ds_hymotion.data.clips import Outcome, prepare_recording
+from ds_hymotion.data.corpus import REPORT, SAMPLES, Corpus, text_cache_folder
+from ds_hymotion.data.disk_space import corpus_bytes, require_disk_space
+from ds_hymotion.data.drops import EXCLUDED, INTENDED, NAME_TAKEN, Drop
+from ds_hymotion.data.hints import with_labels
+from ds_hymotion.data.joins import join_with_annotations, join_with_index, join_with_texts
+from ds_hymotion.data.names import Exclusions, Labels, read_actions, read_exclusions
+from ds_hymotion.data.preparation import Preparation
+from ds_hymotion.data.publishing import fingerprint_of, replaced_folder
+from ds_hymotion.data.sources import Joined, MotionFiles, Recording, lies_in, source_of
 from ds_hymotion.data.splits import read_split_lists, split_by_hash, straddling
-from ds_hymotion.data.summary import counts_of, report_of, table
+from ds_hymotion.data.summary import report_of, table
 from ds_hymotion.data.workers import Workers
-from ds_hymotion.data.writer import CorpusWriter, fingerprint_of
+from ds_hymotion.data.writer import CorpusWriter
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import read_json
+from ds_hymotion.formats.tensors import read_json, write_json
 from ds_hymotion.text.cache import TextCache
+from ds_hymotion.text.encoder import TextEncoder
+from ds_hymotion.text.encoders import text_encoder
+from ds_hymotion.text.encoding import encode_captions, text_lines
+from ds_hymotion.text.sources import PRECISIONS
 
-__all__ = ["Preparation", "prepare"]
-NOT_LISTED, NAME_TAKEN = "not in the split lists", "another sample has this name"
+__all__ = ["Preparation", "check_corpus", "prepare"]
 
 
-def prepare(task: Preparation, say: Callable[[str], None] = print) -> Path:
+def prepare(task: Preparation, say: Callable[[str], None] = print, reference: Reference | None = None) -> Path:
     """Make the corpus, or the part of it that an earlier run did not reach; return its folder.
 
+    Args:
+        reference: a checkpoint's mean and std that the corpus must fit.
+
     Raises:
-        UserError: a wrong argument, nothing usable, a full disk, or with ``strict`` the first thing that would be left
-            out.
+        UserError: a wrong argument, nothing usable, a full disk, with ``strict`` the first thing that would be left
+            out, or a corpus (then finished) that does not fit the reference.
     """
     try:
-        return _prepare(task, say)
+        if reference is not None:
+            require_same_layout(task.layout(), reference)
+        folder = _prepare(task, say)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -54,43 +60,55 @@ def prepare(task: Preparation, say: Callable[[str], None] = print) -> Path:
             f"{error.filename or task.out}: {error.strerror or error}; put that right and run the command again, "
             "it goes on where it stopped"
         ) from None
+    if reference is not None:
+        check_corpus(folder, reference, say)
+    return folder
+
+
+def check_corpus(folder: Path, reference: Reference, say: Callable[[str], None] = print) -> None:
+    """Compare a finished corpus with a checkpoint and print what is furthest off.
+
+    Raises:
+        UserError: the two cannot go together.
+    """
+    corpus = Corpus.open(folder)
+    found = check_against(corpus.mean, corpus.std, corpus.representation, reference)
+    say(found.table(reference.name))
+    if found.verdict == REFUSED:
+        raise UserError(f"{folder} does not fit {reference.name}: {'; '.join(found.reasons)}")
 
 
 def _prepare(task: Preparation, say: Callable[[str], None]) -> Path:
-    lists = _Labels(read_split_lists(task.split_lists)) if task.split_lists else None
-    actions = _Labels(_read_actions(task.actions_file))
-    joined = _join(task)
-    if lists is not None:
-        joined = _only_listed(joined, lists)
-    fingerprint = fingerprint_of(task.arguments(), _inputs(joined), lists and lists.labels, actions.labels)
+    encoder = text_encoder(task.encode_text, sources=task.text_sources) if task.encode_text else None
+    lists = Labels(read_split_lists(task.split_lists)) if task.split_lists else None
+    actions = read_actions(task.actions_file)
+    excluded = read_exclusions(task.exclude)
+    joined = _joined(task, lists, excluded)
+    fingerprint = fingerprint_of(
+        task.arguments(), _inputs(joined), lists and lists.labels, actions.labels, excluded.lines
+    )
     place = (task.out, task.layout(), task.fps, task.arguments(), fingerprint, task.shard_mb, task.overwrite)
     with Workers(task.workers) as workers, CorpusWriter(*place) as writer:
         if writer.finished:
             say(f"{task.out} is already prepared with these arguments; --overwrite makes it again")
-            _encode_text(task, task.out)
+            for line in text_lines(_encode_text(task, encoder, task.out)):
+                say(f"text      {line}")
             return task.out
         if task.strict:
-            _stop_at([*joined.drops, *(Drop(**row) for row in _values(writer, "dropped"))])
+            _stop_at([*joined.drops, *_drops(writer)])
+        require_disk_space(task.out, corpus_bytes(joined.recordings, task.bytes_per_second()), writer.bytes_present())
         if writer.next_job:
             say(f"going on after {writer.next_job:,} of {len(joined.recordings):,} recordings")
-        _write_recordings(writer, joined.recordings, lists, actions, task, workers)
-        dropped = [drop.row() for drop in joined.drops] + _values(writer, "dropped")
-        if not writer.rows:
-            raise UserError(f"nothing usable in {task.data_dir}: {_reasons(dropped)}")
-        if actions.labels and not any(row["action"] for row in writer.rows):
+        _Writing(writer, lists, actions, excluded, task).run(joined.recordings, workers)
+        if not writer.samples:
+            raise UserError(f"nothing usable in {task.data_dir}: {_reasons([*joined.drops, *_drops(writer)])}")
+        if actions.labels and not any(row["action"] for row in writer.rows()):
             raise UserError(f"{task.actions_file} names {next(iter(actions.labels))!r} but no usable clip")
-        notes = [{"kind": "dropped", "value": drop.row()} for drop in joined.drops]
-        notes += [{"kind": "bad_line", "value": line} for line in joined.bad_lines]
-        if lists is None:
-            split = split_by_hash({row["source"] for row in writer.rows}, task.split, task.seed)
-        else:
-            crossing = straddling((row["source"], row["split"]) for row in writer.rows)
-            notes += [{"kind": "straddling", "value": source} for source in crossing]
         writer.finish(
-            split_of=None if lists is not None else lambda row: split[row["source"]],
-            report=lambda rows: report_of(counts_of(rows, task.fps), [*notes, *writer.notes]),
+            split_of=None if lists is not None else _by_hash(writer, task),
+            report=lambda counts: report_of(counts, joined.given, _notes(joined, writer, lists, excluded)),
             workers=workers,
-            before_publishing=partial(_encode_text, task),
+            before_publishing=partial(_encode_text, task, encoder),
         )
     say(table(read_json(task.out / REPORT, "prepare the corpus again")))
     say(f"{task.out} is ready; {REPORT} in it names everything that was left out")
@@ -99,81 +117,71 @@ def _prepare(task: Preparation, say: Callable[[str], None]) -> Path:
     return task.out
 
 
-def _join(task: Preparation) -> Joined:
-    files = find_motion_files(task.data_dir)
-    if task.index is None:
-        return join_with_texts(files, task.data_dir, task.texts, task.unconditional)
-    assert task.texts is not None
-    return join_with_index(files, task.data_dir, task.index, task.texts, task.unconditional)
+def _joined(task: Preparation, lists: Labels | None, excluded: Exclusions) -> Joined:
+    """All that is to be prepared, and what was left out before any motion was read."""
+    files = MotionFiles(task.data_dir)
+    if task.annotations is not None:
+        joined = join_with_annotations(files, task.annotations)
+    elif task.index is not None:
+        assert task.texts is not None
+        joined = join_with_index(files, task.index, task.texts, task.unconditional)
+    else:
+        joined = join_with_texts(files, task.texts, task.unconditional, task.mirror)
+    _require_folders(task, files)
+    joined = excluded.without(joined)
+    if lists is not None:
+        joined = lists.only(joined)
+    return with_labels(joined, files, task.babel) if task.babel else joined
 
 
-def _only_listed(joined: Joined, lists: _Labels) -> Joined:
-    """Without the clips that no list names."""
-    kept: list[Recording] = []
-    drops = list(joined.drops)
-    for recording in joined.recordings:
-        listed = tuple(clip for clip in recording.clips if lists.of(clip.id, recording.source) is not None)
-        drops += [Drop(recording.source, clip.id, NOT_LISTED, "") for clip in recording.clips if clip not in listed]
-        if listed:
-            kept.append(replace(recording, clips=listed))
-    return replace(joined, recordings=tuple(kept), drops=tuple(drops))
+def _require_folders(task: Preparation, files: MotionFiles) -> None:
+    for folder, fps in task.folder_rates():
+        if not any(lies_in(source_of(files.file(path)), folder) for path in files.sizes):
+            raise UserError(f"--rates {folder}={fps:g} names no folder below {task.data_dir} that holds motions")
 
 
-class _Labels:
-    """Labels by name, where a clip may be named by its id, its path below the data folder, or its file name."""
-
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        self.labels = dict(labels)
-
-    def of(self, clip: str, source: str) -> str | None:
-        names = (clip, source, source.rsplit("/", 1)[-1])
-        return next((self.labels[name] for name in names if name in self.labels), None)
-
-
-def _read_actions(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    actions = read_json(path, 'give a file of names and action types, such as {"000001": "LOCOMOTION"}')
-    if not isinstance(actions, dict) or not all(isinstance(action, str) and action for action in actions.values()):
-        raise UserError(f'{path} is not a JSON object of names and action types, such as {{"000001": "LOCOMOTION"}}')
-    return actions
-
-
-def _inputs(joined: Joined) -> list[Any]:
+def _inputs(joined: Joined) -> Iterator[Any]:
     """All that the samples depend on besides the arguments; files by their size, so that copies are the same."""
-    recordings = [
-        [recording.source, recording.path.stat().st_size, [asdict(clip) for clip in recording.clips]]
-        for recording in joined.recordings
-    ]
-    return [recordings, [drop.row() for drop in joined.drops], len(joined.bad_lines)]
+    for recording in joined.recordings:
+        yield {**asdict(recording), "path": None}
+    yield [[drop.row() for drop in joined.drops], list(joined.bad_lines), dict(joined.given)]
 
 
-def _write_recordings(
-    writer: CorpusWriter,
-    recordings: tuple[Recording, ...],
-    lists: _Labels | None,
-    actions: _Labels,
-    task: Preparation,
-    workers: Workers,
-) -> None:
-    """Prepare the recordings that the writer lacks, in order."""
-    missing = recordings[writer.next_job :]
-    outcomes = workers.map(partial(prepare_recording, settings=task.clip_settings()), missing)
-    bar = tqdm(
-        zip(missing, outcomes, strict=True),
-        desc="motions",
-        unit="file",
-        total=len(recordings),
-        initial=writer.next_job,
-        disable=not task.progress,
-    )
-    for _, outcome in bar:
-        if task.strict:
-            _stop_at(outcome.drops)
+class _Writing:
+    """Outcomes into the writer, in order."""
+
+    def __init__(
+        self, writer: CorpusWriter, lists: Labels | None, actions: Labels, excluded: Exclusions, task: Preparation
+    ) -> None:
+        self.writer = writer
+        self.lists = lists
+        self.actions = actions
+        self.excluded = excluded
+        self.task = task
+
+    def run(self, recordings: tuple[Recording, ...], workers: Workers) -> None:
+        """Prepare the recordings that the writer lacks."""
+        missing = recordings[self.writer.next_job :]
+        outcomes = workers.map(partial(prepare_recording, settings=self.task.clip_settings()), missing)
+        for outcome in tqdm(
+            outcomes,
+            desc="motions",
+            unit="file",
+            total=len(recordings),
+            initial=self.writer.next_job,
+            disable=not self.task.progress,
+        ):
+            self._write(outcome)
+            self.writer.end_job()
+
+    def _write(self, outcome: Outcome) -> None:
+        source, writer = outcome.recording.source, self.writer
+        drops = list(outcome.drops)
         for sample in outcome.samples:
-            source = outcome.source
-            if sample.id in writer:
-                writer.note("dropped", Drop(source, sample.id, NAME_TAKEN, "").row())
+            reason = EXCLUDED if sample.id in self.excluded else NAME_TAKEN if sample.id in writer else None
+            if reason is not None:
+                captions = 0 if sample.mirrored else len(sample.captions)
+                drops.append(Drop(outcome.recording.file, source, sample.id, reason, "", captions))
                 continue
             writer.add(
                 sample.id,
@@ -181,41 +189,64 @@ def _write_recordings(
                 torch.from_numpy(sample.features),
                 sample.captions,
                 sample.span,
-                split=(lists and lists.of(sample.clip, source)) or "train",
+                split=(self.lists and self.lists.of(sample.clip, source)) or "train",
                 mirrored=sample.mirrored,
-                action=actions.of(sample.id, source) or actions.of(sample.clip, source),
+                action=self.actions.of(sample.id, source) or self.actions.of(sample.clip, source),
+                hints=sample.hints,
             )
-        for drop in outcome.drops:
+        if self.task.strict:
+            _stop_at(drops)
+        for drop in drops:
             writer.note("dropped", drop.row())
         for glitch in outcome.glitches:
             writer.note("glitch", asdict(glitch))
         for name in outcome.cropped:
             writer.note("cropped", name)
-        writer.end_job()
+
+
+def _by_hash(writer: CorpusWriter, task: Preparation) -> Callable[[Mapping[str, Any]], str]:
+    split = split_by_hash({row["source"] for row in writer.rows()}, task.split, task.seed)
+    return lambda row: split[row["source"]]
+
+
+def _notes(
+    joined: Joined, writer: CorpusWriter, lists: Labels | None, excluded: Exclusions
+) -> Iterator[Mapping[str, Any]]:
+    """Everything for the report."""
+    yield from ({"kind": "dropped", "value": drop.row()} for drop in joined.drops)
+    yield from ({"kind": "bad_line", "value": line} for line in joined.bad_lines)
+    if lists is not None:
+        crossing = straddling((row["source"], row["split"]) for row in writer.rows())
+        yield from ({"kind": "straddling", "value": source} for source in crossing)
+    lines = excluded.unmatched([*joined.drops, *_drops(writer)])
+    yield from ({"kind": "unmatched", "value": line} for line in lines)
+    yield from writer.notes()
 
 
 def _stop_at(drops: Iterable[Drop]) -> None:
     for drop in drops:
-        if drop.reason != NOT_A_MOTION:
+        if drop.reason not in INTENDED:
             raise UserError(f"--strict: {drop}")
 
 
-def _reasons(dropped: list[dict[str, Any]]) -> str:
-    counts = Counter(drop["reason"] for drop in dropped).most_common()
+def _reasons(drops: list[Drop]) -> str:
+    counts = Counter(drop.reason for drop in drops).most_common()
     words = ", ".join(f"{count} {reason}" for reason, count in counts)
-    first = dropped[0]
-    return f"{words}; the first is {first['source']} ({first['detail'] or first['reason']})"
+    return f"{words}; the first is {drops[0].file} ({drops[0].detail or drops[0].reason})"
 
 
-def _values(writer: CorpusWriter, kind: str) -> list[dict[str, Any]]:
-    return [note["value"] for note in writer.notes if note["kind"] == kind]
+def _drops(writer: CorpusWriter) -> Iterator[Drop]:
+    return (Drop(**note["value"]) for note in writer.notes() if note["kind"] == "dropped")
 
 
-def _encode_text(task: Preparation, folder: Path) -> None:
-    """Give the corpus in ``folder`` the text features it lacks."""
-    if task.encode_text is None:
-        return
+def _encode_text(task: Preparation, encoder: TextEncoder | None, folder: Path) -> dict[str, Any]:
+    """Give the corpus in ``folder`` the text features it lacks; return their summary, which its report gets."""
+    if encoder is None:
+        return {}
     lines = (folder / SAMPLES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     captions = [caption for line in lines for caption in json.loads(line)["captions"]]
-    cache = TextCache(text_cache_folder(folder, task.encode_text))
-    cache.write(captions, ENCODERS[task.encode_text](), progress=task.progress)
+    cache = TextCache(text_cache_folder(folder, encoder.name))
+    found = {encoder.name: encode_captions(cache, captions, encoder, PRECISIONS[task.text_dtype], task.progress)}
+    report = read_json(folder / REPORT, "prepare the corpus again")
+    write_json(folder / REPORT, {**report, "text": {**report.get("text", {}), **found}})
+    return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +105,15 @@ def finish_replacement(out: Path) -> None:
     _delete_files(replaced)
     if not any(replaced.iterdir()):
         replaced.rmdir()
+
+
+def fingerprint_of(*values: Any) -> str:
+    """SHA-256 over JSON values; an iterator's are taken one by one, so that it may be long."""
+    digest = hashlib.sha256()
+    for value in values:
+        for part in value if isinstance(value, Iterator) else (value,):
+            digest.update(json.dumps(part, sort_keys=True).encode("utf-8") + b"\n")
+    return digest.hexdigest()
 
 
 def difference(made: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:

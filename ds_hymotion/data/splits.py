@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ds_hymotion.data.names import read_names
+from ds_hymotion.data.sources import mirrored_originals
 from ds_hymotion.errors import UserError
 
 SPLITS = ("train", "val", "test")
@@ -31,12 +33,16 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
 def split_by_hash(sources: Iterable[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
     """The split of every recording, from a hash of its name and the seed alone: adding recordings moves none.
 
-    Should no recording fall to training, the one with the lowest hash does.
+    A recording that is the mirrored copy of another goes with it. Should no recording fall to training, the one with
+    the lowest hash does.
     """
-    places = {source: _place(source, seed) for source in sources}
+    names = sorted(sources)
+    originals = mirrored_originals(names)
+    places = {source: _place(originals.get(source, source), seed) for source in names}
     split = {source: _split_at(place, fractions) for source, place in places.items()}
     if split and "train" not in split.values():
-        split[min(places, key=lambda source: (places[source], source))] = "train"
+        lowest = min(places.values())
+        split.update({source: "train" for source, place in places.items() if place == lowest})
     return split
 
 
@@ -68,11 +74,8 @@ def read_split_lists(folder: Path) -> dict[str, str]:
     split: dict[str, str] = {}
     for name in SPLITS:
         path = folder / f"{name}.txt"
-        if not path.is_file():
-            continue
-        for line in path.read_text(encoding="utf-8-sig").split("\n"):
-            clip = line.strip()
-            if clip and split.setdefault(clip, name) != name:
+        for clip in read_names(path) if path.exists() else ():
+            if split.setdefault(clip, name) != name:
                 raise UserError(f"{path} names {clip!r}, which {split[clip]}.txt also names: leave it in one list")
     return split
 

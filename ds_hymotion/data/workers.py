@@ -1,4 +1,7 @@
-"""Work spread over processes, its results in the order of the work."""
+"""Work spread over processes, its results in the order of the work.
+
+This file imports no torch, so that the processes can be started before their parent has it.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import TypeVar
-
-import torch
 
 from ds_hymotion.errors import UserError
 
@@ -55,8 +58,7 @@ class Workers:
         if self.count <= 1 or len(items) <= 1:
             return _one_by_one(work, items)
         if self._pool is None:
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, context, initializer=_start_worker)
+            self._pool = ProcessPoolExecutor(self.count, _context(), initializer=_start_worker)
         return self._ordered(self._pool, work, items)
 
     def _ordered(
@@ -78,7 +80,21 @@ class Workers:
             ) from None
 
 
+def start_early() -> None:
+    """Let a process import what workers need while this one still reads its flags; workers are then its copies."""
+    _context()
+    forkserver.ensure_running()
+
+
+def _context() -> BaseContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["ds_hymotion.data.clips"])
+    return context
+
+
 def _one_by_one(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    import torch
+
     threads = torch.get_num_threads()
     for item in items:
         torch.set_num_threads(1)
@@ -95,6 +111,8 @@ def _run(work: Callable[[Item], Result], item: bytes) -> bytes:
 
 
 def _start_worker() -> None:
+    import torch
+
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ds_hymotion.data.chunks import Chunks
 from ds_hymotion.data.corpus import HEADER, REPORT, SAMPLES, STATISTICS, features_checksum
 from ds_hymotion.data.corpus_statistics import corpus_statistics
 from ds_hymotion.data.header import corpus_header
@@ -22,17 +23,21 @@ from ds_hymotion.data.publishing import (
     already_made,
     clear,
     difference,
+    fingerprint_of,
     finish_replacement,
     is_foreign,
     partial_folder,
     publish,
 )
 from ds_hymotion.data.splits import SPLITS
-from ds_hymotion.data.summary import counts_of
+from ds_hymotion.data.summary import Counts
 from ds_hymotion.data.workers import Workers
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import read_json, remove_temporary_files, save_tensors, write_json, write_text
+from ds_hymotion.formats.tensors import read_json, remove_temporary_files, save_tensors, write_atomically, write_json
 from ds_hymotion.motion.representation import Representation
+
+_JOBS = 5000
+"""So many jobs without a full shard are remembered all the same: thousands of bad files are not read twice."""
 
 
 class CorpusWriter:
@@ -65,7 +70,7 @@ class CorpusWriter:
         fps: float,
         arguments: Mapping[str, Any],
         fingerprint: str = "",
-        shard_mb: float = 256,
+        shard_mb: float = 64,
         overwrite: bool = False,
     ) -> None:
         self.out = Path(os.path.normpath(out))
@@ -80,9 +85,8 @@ class CorpusWriter:
         self.finished = False
         self._limit = shard_mb * 2**20
         self._shards = 0
-        self._chunks = 0
-        self._rows: list[dict[str, Any]] = []
-        self._notes: list[dict[str, Any]] = []
+        self._chunks = Chunks(self.folder)
+        self._last_job = 0
         self._ids: set[str] = set()
         self._pending: dict[str, Tensor] = {}
         self._pending_rows: list[dict[str, Any]] = []
@@ -96,20 +100,29 @@ class CorpusWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock >= 0 and not self.finished and not self._chunks:
+        if self._lock >= 0 and not self.finished and not self._shards:
             clear(self.folder)  # nothing that another run could go on from
             self.folder.rmdir()
         self.close()
 
     @property
-    def rows(self) -> list[dict[str, Any]]:
-        """The samples so far, as lines of ``samples.jsonl``, those of an interrupted run included."""
-        return self._rows + self._pending_rows
+    def samples(self) -> int:
+        """How many there are so far, those of an interrupted run included."""
+        return len(self._ids)
 
-    @property
-    def notes(self) -> list[dict[str, Any]]:
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The samples so far, as lines of ``samples.jsonl``; read from the disk, so that they need no memory."""
+        yield from self._chunks.rows()
+        yield from self._pending_rows
+
+    def notes(self) -> Iterator[dict[str, Any]]:
         """What :meth:`note` was given so far."""
-        return self._notes + self._pending_notes
+        yield from self._chunks.notes()
+        yield from self._pending_notes
+
+    def bytes_present(self) -> int:
+        """What lies on the disk of it."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
 
     def __contains__(self, sample: str) -> bool:
         return sample in self._ids
@@ -124,6 +137,7 @@ class CorpusWriter:
         split: str = "train",
         mirrored: bool = False,
         action: str | None = None,
+        hints: Sequence[str] = (),
     ) -> None:
         """Add one sample to the current job; ``features`` are [T, C] float32, finite and not normalised."""
         if features.ndim != 2 or features.shape[1] != self.representation.channels or features.dtype != torch.float32:
@@ -131,7 +145,7 @@ class CorpusWriter:
                 f"sample {id!r} is {features.dtype} {tuple(features.shape)}, "
                 f"not float32 [T, {self.representation.channels}]"
             )
-        if len(features) < 1 or not bool(features.isfinite().all()):
+        if len(features) < 1 or not np.isfinite(features.numpy()).all():  # torch would start threads
             raise ValueError(f"sample {id!r} has no frame, or values that are not finite")
         if id in self._ids or not captions or split not in SPLITS:
             raise ValueError(f"sample {id!r} occurs twice, has no caption, or a split other than {SPLITS}: {split!r}")
@@ -147,6 +161,7 @@ class CorpusWriter:
                 "split": split,
                 "mirrored": mirrored,
                 "action": action,
+                "hints": list(hints),
                 "shard": f"motion-{self._shards:05d}.safetensors",
                 "crc32": features_checksum(features),
             }
@@ -159,21 +174,22 @@ class CorpusWriter:
     def end_job(self) -> None:
         """Close the current job; the shard is written once it is full."""
         self.next_job += 1
-        if sum(features.nbytes for features in self._pending.values()) >= self._limit:
+        full = sum(features.nbytes for features in self._pending.values()) >= self._limit
+        if full or self.next_job - self._last_job >= _JOBS:
             self._flush()
 
     def finish(
         self,
         split_of: Callable[[Mapping[str, Any]], str] | None = None,
-        report: Callable[[list[dict[str, Any]]], Mapping[str, Any]] | None = None,
+        report: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
         workers: Workers | None = None,
-        before_publishing: Callable[[Path], None] | None = None,
+        before_publishing: Callable[[Path], object] | None = None,
     ) -> Path:
         """Write what belongs to the whole corpus and rename it into place; return its folder.
 
         Args:
             split_of: the split of a sample's row, where it was not known before.
-            report: the rows, with their splits, to ``report.json``.
+            report: the counts of all samples to ``report.json``.
             workers: processes for mean, std and joint variance; this one by default.
             before_publishing: adds files of its own to the folder that is then published.
 
@@ -182,12 +198,20 @@ class CorpusWriter:
         """
         if self._pending_rows or self._pending_notes:
             self._flush()
-        if split_of is not None:
-            self._rows = [{**row, "split": split_of(row)} for row in self._rows]
         train: dict[str, list[str]] = {}
-        for row in self._rows:
-            if row["split"] == "train":
-                train.setdefault(row["shard"], []).append(row["id"])
+        counts = Counts(self.fps)
+
+        def write_samples(path: Path) -> None:
+            with path.open("w", encoding="ascii", newline="\n") as file:
+                for row in self.rows():
+                    row["split"] = split_of(row) if split_of is not None else row["split"]
+                    counts.add(row)
+                    if row["split"] == "train":
+                        train.setdefault(row["shard"], []).append(row["id"])
+                    # Escaped, so that a line separator inside a caption is no line of the file.
+                    file.write(json.dumps(row) + "\n")
+
+        write_atomically(self.folder / SAMPLES, write_samples)
         if not train:
             raise UserError(
                 f"no sample of {self.out} is in the training split, which mean and std come from: "
@@ -195,13 +219,10 @@ class CorpusWriter:
             )
         statistics = corpus_statistics(self.folder, train, self.representation, workers or Workers(1))
         save_tensors(self.folder / STATISTICS, statistics)
-        # Escaped, so that a line separator inside a caption is no line of the file.
-        write_text(self.folder / SAMPLES, "".join(json.dumps(row) + "\n" for row in self._rows))
-        write_json(self.folder / REPORT, {} if report is None else report(self._rows))
+        write_json(self.folder / REPORT, {} if report is None else report(counts.values()))
         if before_publishing is not None:
             before_publishing(self.folder)
-        counts = counts_of(self._rows, self.fps)
-        header = corpus_header(self.representation, self.fps, counts, self.arguments, self.fingerprint)
+        header = corpus_header(self.representation, self.fps, counts.values(), self.arguments, self.fingerprint)
         write_json(self.folder / HEADER, header)
         self._publish()
         return self.out
@@ -217,11 +238,8 @@ class CorpusWriter:
         if self._pending:
             save_tensors(self.folder / f"motion-{self._shards:05d}.safetensors", self._pending)
             self._shards += 1
-        marker = {"next_job": self.next_job, "rows": self._pending_rows, "notes": self._pending_notes}
-        write_json(self.folder / f"chunk-{self._chunks:05d}.json", marker)
-        self._chunks += 1
-        self._rows += self._pending_rows
-        self._notes += self._pending_notes
+        self._chunks.append(self.next_job, self._pending_rows, self._pending_notes)
+        self._last_job = self.next_job
         self._pending, self._pending_rows, self._pending_notes = {}, [], []
 
     def _claim(self, overwrite: bool) -> None:
@@ -272,20 +290,11 @@ class CorpusWriter:
         self._resume(overwrite=False)
 
     def _read_chunks(self) -> None:
-        while (path := self.folder / f"chunk-{self._chunks:05d}.json").exists():
-            marker = read_json(path, f"delete {self.folder} and prepare again")
-            self._rows += marker["rows"]
-            self._notes += marker["notes"]
-            self.next_job = int(marker["next_job"])
-            self._shards += bool(marker["rows"])
-            self._chunks += 1
-        self._ids = {row["id"] for row in self._rows}
+        for chunk in self._chunks.take_up():
+            self._ids.update(row["id"] for row in chunk["rows"])
+            self.next_job = self._last_job = int(chunk["next_job"])
+            self._shards += bool(chunk["rows"])
 
     def _publish(self) -> None:
         publish(self.out)
         self.finished = True
-
-
-def fingerprint_of(*values: Any) -> str:
-    """SHA-256 over JSON values."""
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode("utf-8")).hexdigest()

@@ -127,6 +127,8 @@ def foot_contact(feet: Tensor, lengths: Tensor, fps: float) -> Tensor:
     """
     valid = valid_frames(lengths.to(feet.device), feet.shape[1])
     height = feet[..., 1]
+    if not height.numel():  # a rank without clips: amin has no value for nothing
+        return torch.zeros_like(height[:, 1:], dtype=torch.bool)
     floor = torch.where(valid[..., None], height, torch.inf).amin((1, 2), keepdim=True)
     low = (height < floor + CONTACT_HEIGHT) & valid[..., None]
     slow = feet.diff(dim=1).norm(dim=-1) * fps < CONTACT_SPEED

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -47,12 +49,33 @@ class Listing(list[Row]):
         self.problems = problems
 
 
+def require_file(path: Path) -> os.stat_result:
+    """The state of a file. Nothing else is to be opened: a pipe would wait for ever for someone who writes into it.
+
+    Raises:
+        FormatError: the path is missing, a link to nothing, a folder, a pipe, a socket or a device.
+    """
+    try:
+        state = path.stat()
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise FormatError(path, "unreadable", "a link to a file that is not there") from None
+        raise FormatError(path, "no such file") from None
+    except (OSError, ValueError) as error:
+        raise FormatError(path, "unreadable", getattr(error, "strerror", None) or str(error)) from None
+    if stat.S_ISREG(state.st_mode):
+        return state
+    kind = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}.get(stat.S_IFMT(state.st_mode), "a socket or a device")
+    raise FormatError(path, "unreadable", f"{kind}, not a file")
+
+
 def read_bytes(path: Path) -> bytes:
     """The whole file.
 
     Raises:
-        FormatError: the file is missing, a folder, or may not be read.
+        FormatError: the file is missing, no file but a folder or a pipe, or may not be read.
     """
+    require_file(path)
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import lzma
 import math
 import struct
@@ -15,10 +16,15 @@ from typing import IO
 import numpy as np
 from numpy.lib import format as npy
 
-from ds_hymotion.formats.files import FormatError
+from ds_hymotion.formats.files import FormatError, require_file
 
-MAX_BYTES = 1 << 30
-"""Largest array accepted: an hour of SMPL-X at 250 fps in float64 is 1.2 GB, genuine recordings are minutes."""
+MAX_HEADER = 1 << 16
+"""Longest array header accepted, in bytes; genuine ones have 128."""
+MAX_BYTES = 1 << 29
+"""Largest array accepted: an hour of SMPL-H at 100 fps in float64 is 450 MB, genuine recordings are minutes.
+
+A process that reads one needs about five times as much; a zip of 1 MB can claim any size.
+"""
 
 _ZIP_FAULTS = (
     zipfile.BadZipFile,
@@ -61,11 +67,10 @@ class Archive:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        require_file(self.path)
         try:
             with self.path.open("rb") as file:
                 magic = file.read(4)
-        except FileNotFoundError:
-            raise FormatError(path, "no such file") from None
         except OSError as error:
             raise FormatError(path, "unreadable", error.strerror or type(error).__name__) from None
         if not magic:
@@ -90,7 +95,7 @@ class Archive:
         """One array, whatever its type, except Python objects.
 
         Raises:
-            FormatError: the member is damaged, claims another size than it has or more than 1 GiB, or needs pickle.
+            FormatError: the member is damaged, claims another size than it has or more than 512 MiB, or needs pickle.
         """
         try:
             member = self._zip.getinfo(name + ".npy")
@@ -120,8 +125,22 @@ class Archive:
         except (ValueError, OverflowError) as error:
             raise FormatError(self.path, "damaged array header", f"{name}: {_words(error)}") from None
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape that an array's header claims; its content is not read.
+
+        Raises:
+            FormatError: the header is damaged or is one of Python objects.
+        """
+        try:
+            with self._zip.open(name + ".npy") as stream:
+                return self._header(name, stream)[0]
+        except FormatError:
+            raise
+        except _ZIP_FAULTS as error:
+            raise FormatError(self.path, DAMAGED, f"{name}: {_words(error)}") from None
+
     def numbers(self, name: str) -> np.ndarray:
-        """One array as float64.
+        """One array as float64; not to be written to.
 
         Raises:
             FormatError: as ``array``; or it is not numeric, or holds NaN or Inf.
@@ -130,7 +149,7 @@ class Archive:
         if array.dtype.kind not in "fiu":
             raise FormatError(self.path, f"{name} is not numeric", f"type {array.dtype}")
         with np.errstate(all="ignore"):
-            numbers = array.astype(np.float64)
+            numbers = array.astype(np.float64, copy=False)
         if not np.isfinite(numbers).all():
             first = np.argwhere(~np.isfinite(numbers))[0]
             raise FormatError(self.path, f"NaN or Inf in {name}", f"first at {first.tolist()}")
@@ -156,8 +175,13 @@ class Archive:
             version = npy.read_magic(stream)
             if version not in ((1, 0), (2, 0), (3, 0)):
                 raise ValueError(f"npy version {version}")
+            layout = "<H" if version == (1, 0) else "<I"
+            prefix = stream.read(struct.calcsize(layout))
+            (length,) = struct.unpack(layout, prefix)
+            if length > MAX_HEADER:  # numpy would read it whole, up to 4 GiB, and then refuse it
+                raise ValueError(f"a header of {length} bytes")
             read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, fortran, dtype = read(stream)
+            shape, fortran, dtype = read(io.BytesIO(prefix + stream.read(length)))
             if any(side < 0 for side in shape) or dtype.itemsize == 0:
                 raise ValueError(f"shape {shape}, type {dtype}")
         except zipfile.BadZipFile:
@@ -166,7 +190,7 @@ class Archive:
             raise FormatError(self.path, "damaged array header", f"{name}: {_words(error)}") from None
         if dtype.hasobject:
             raise FormatError(self.path, "needs pickle", f"{name} is an array of Python objects")
-        return shape, fortran, dtype, stream.tell()
+        return shape, fortran, dtype, npy.MAGIC_LEN + len(prefix) + length
 
 
 def _words(error: BaseException) -> str:

@@ -55,7 +55,9 @@ def load_released(path: str | Path) -> ReleasedCheckpoint:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; give the latest.ckpt of a release or of a run") from None
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except pickle.UnpicklingError:  # its message advises to load without weights_only: code in the file would run
+        raise UserError(f"{path}: damaged, not a PyTorch checkpoint, or one that holds more than tensors") from None
+    except Exception as error:  # damage surfaces as nearly anything: struct.error, AssertionError, BadZipFile, ...
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path}: damaged or not a PyTorch checkpoint ({first})") from None
     state = content.get("model_state_dict") if isinstance(content, dict) else None

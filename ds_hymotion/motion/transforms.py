@@ -49,9 +49,11 @@ def resample(motion: Motion, fps: float) -> Motion:
     after = (before + 1).clamp(max=last)
     weight = position - before
     source = motion.rotations
-    start, end = (matrix_to_quaternion(source[index].double()) for index in (before, after))
-    turned = quaternion_to_matrix(slerp(start, end, weight[:, None])).to(source.dtype)
-    rotations = torch.where((weight == 0)[:, None, None, None], source[before], turned)
+    rotations = source[before]
+    between = weight > 0
+    if bool(between.any()):
+        start, end = (matrix_to_quaternion(source[index[between]].double()) for index in (before, after))
+        rotations[between] = quaternion_to_matrix(slerp(start, end, weight[between, None])).to(source.dtype)
     moved = torch.lerp(motion.translation[before].double(), motion.translation[after].double(), weight[:, None])
     return Motion(rotations, moved.to(motion.translation.dtype), fps)
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import ParameterStates
 from ds_hymotion.parallel.tensor import replica_difference
+from ds_hymotion.parallel.traffic import Traffic
 from ds_hymotion.training.objective import FlowObjective
 
 PREFIX = "generator."
@@ -26,33 +34,66 @@ class DataEngine:
         objective: the network with its loss, equal on all data ranks.
         config: the checked configuration.
         mesh: this rank's place.
+        groups: which parameters are averaged every step; the other trained ones wait, if the configuration says so.
         plan: how the network's tensors are cut over the model axis.
+        stages: as for :class:`ParameterStates`.
     """
 
     reads_batches = True
     in_flight = 1
     stage_table = ""
 
-    def __init__(self, objective: FlowObjective, config: RunConfig, mesh: Mesh, plan: CutPlan | None = None) -> None:
-        import deepspeed
-
+    def __init__(
+        self,
+        objective: FlowObjective,
+        config: RunConfig,
+        mesh: Mesh,
+        groups: SyncGroups,
+        plan: CutPlan | None = None,
+        stages: dict[str, tuple[int, tuple[int, ...]]] | None = None,
+    ) -> None:
+        settings = engine_settings(config, mesh)
+        check_with_deepspeed(settings, config.name, mesh)
         self.mesh = mesh
-        self.parameters = {
-            name.removeprefix(PREFIX): parameter
-            for name, parameter in objective.named_parameters()
-            if parameter.requires_grad
+        named = dict(objective.named_parameters())
+        self.parameters = {name.removeprefix(PREFIX): value for name, value in named.items() if value.requires_grad}
+        self.network_parameters = {
+            name.removeprefix(PREFIX): value for name, value in named.items() if name.startswith(PREFIX)
         }
-        self.engine, *_ = deepspeed.initialize(
-            model=objective,
-            model_parameters=list(self.parameters.values()),
-            config=engine_settings(config, mesh),
-            mpu=mesh.mpu,
-            dist_init_required=False,
-        )
+        every = config.hymotion.gradient_sync.others_every
+        always = {name: value for name, value in self.parameters.items() if name in groups.always or every == 1}
+        deferred = {name: value for name, value in self.parameters.items() if name not in always}
+        parts = [{"params": list(part.values())} for part in (always, deferred) if part]
+        self.engine = self._initialize(objective, settings, parts)
+        self.traffic = Traffic()
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages)
+        names = [name for name in self.states.names if name not in groups.always and every > 1]
+        self.sync = GradientSync(self.engine, always, deferred, every, self.traffic, names)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
-        self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
+        if deferred:
+            # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
+            self.states.prepare([0, 0])
+
+    def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
+        """DeepSpeed's engine over groups of ``parameters``."""
+        import deepspeed
+
+        return deepspeed.initialize(
+            model=objective,
+            model_parameters=parameters,
+            config=settings,
+            mpu=self.mesh.mpu,
+            dist_init_required=False,
+        )[0]
+
+    @torch.no_grad()
+    def put_frozen(self, name: str, whole: torch.Tensor) -> None:
+        """Set a weight that is not trained, on the ranks that hold it."""
+        if name in self.network_parameters:
+            weight = self.network_parameters[name]
+            weight.copy_(self.states.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
 
     @property
     def called_modules(self) -> tuple[nn.Module, nn.Module]:
@@ -69,8 +110,8 @@ class DataEngine:
         """The module on this rank."""
         return self.engine.module
 
-    def train_step(self, batches: list[Batch], valid_frames: int, rate_factor: float) -> torch.Tensor:
-        """One optimizer step over this rank's micro-batches; returns its summed loss parts [C + 2].
+    def train_step(self, step: int, batches: list[Batch], valid_frames: int, rate_factor: float) -> torch.Tensor:
+        """Optimizer step ``step`` (from 0) over this rank's micro-batches; returns its summed loss parts [C + 2].
 
         The engine averages gradients over the data ranks and over micro-batches, the loss is already normalised by
         the whole step: both divisions are taken back.
@@ -78,21 +119,24 @@ class DataEngine:
         assert len(batches) == self.accumulation
         for group in self.engine.basic_optimizer.param_groups:
             group["lr"] = self.full_rate * rate_factor
+        self.sync.begin(step)
         parts: torch.Tensor | None = None
-        for batch in batches:
+        for index, batch in enumerate(batches):
+            last = index == len(batches) - 1
             loss, part = self.engine(batch.to(self.mesh.device), valid_frames)
-            self.engine.backward(loss * (self.mesh.data_size * self.accumulation))
-            if not self.states.partitioned:
+            self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
+            if last and not self.states.partitioned:
                 self._plain_norm = self._norm_without_zero()
-            self.engine.step()
+            self.sync.step(last)
             parts = part if parts is None else parts + part
         assert parts is not None
+        self.traffic.end_step()
         return parts
 
     def _norm_without_zero(self) -> float:
         """The norm over the whole network, tensors that all model ranks hold counted once."""
         counted = [
-            p.grad for p in self.parameters.values() if p.grad is not None and getattr(p, "model_parallel", True)
+            p.grad for p in self.sync.stepping.values() if p.grad is not None and getattr(p, "model_parallel", True)
         ]
         norm = torch.nn.utils.get_total_norm(counted)
         if self.mesh.model_size > 1:
@@ -101,7 +145,7 @@ class DataEngine:
 
     @property
     def gradient_norm(self) -> float:
-        """Norm of the last step's gradient before clipping."""
+        """Norm of the gradient that the last step used, before clipping."""
         norm = self.engine.get_global_grad_norm()
         return self._plain_norm if norm is None else float(norm)
 
@@ -147,8 +191,45 @@ class DataEngine:
             self.engine.monitor.write_events(events)
 
 
+def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> None:
+    """Let DeepSpeed parse its part, and try what only the first rank opens: monitors (collective).
+
+    Raises:
+        UserError: on every rank alike, where DeepSpeed would end in a traceback.
+    """
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig(copy.deepcopy(settings), mesh.mpu)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UserError(f"{name}: DeepSpeed refuses {key} = {first['input']!r}: {first['msg']}") from None
+    except Exception as error:  # whatever it raises, it is about the JSON
+        raise UserError(f"{name}: DeepSpeed refuses this file: {error}") from None
+    problem = mesh.agree(_monitor_problem(settings) if mesh.is_first else "")
+    if problem:
+        raise UserError(f"{name}: {problem}")
+
+
+def _monitor_problem(settings: dict[str, Any]) -> str:
+    packages = {"tensorboard": "tensorboard", "csv_monitor": "", "wandb": "wandb", "comet": "comet_ml"}
+    for key, package in packages.items():
+        section = settings.get(key, {})
+        if not section.get("enabled"):
+            continue
+        if package and importlib.util.find_spec(package) is None:
+            return f"{key}.enabled = true needs the package {package}; install it with pip install {package}"
+        if folder := section.get("output_path"):
+            try:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                return f"{key}.output_path = {folder!r} cannot be made ({error.strerror}); give a writable folder"
+    return ""
+
+
 def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
-    """What DeepSpeed is given: the JSON without our section, with what a CPU needs."""
+    """What DeepSpeed is given: the JSON without our section, with what a CPU and an optimizer of torch's own need."""
     settings = {**config.deepspeed, "steps_per_print": None}
     optimizer = {**settings["optimizer"], "params": dict(settings["optimizer"]["params"])}
     offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get(
@@ -157,6 +238,8 @@ def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     if mesh.device.type == "cpu" and optimizer["type"] in ("Adam", "AdamW") and not offload:
         optimizer["params"]["torch_adam"] = True
     settings["optimizer"] = optimizer
+    if optimizer["type"] == "SGD":
+        settings.setdefault("zero_allow_untested_optimizer", True)
     if config.dtype == "bf16":
         settings["data_types"] = {"grad_accum_dtype": "fp32", **settings.get("data_types", {})}
     return settings

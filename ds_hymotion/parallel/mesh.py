@@ -202,6 +202,14 @@ class Mesh:
         dist.broadcast_object_list(box, src=0)
         return box[0]
 
+    def gather_over_data(self, value: Any) -> list[Any]:
+        """The ``value`` of every rank of this data group, on all of them."""
+        if self.data_size == 1:
+            return [value]
+        values: list[Any] = [None] * self.data_size
+        dist.all_gather_object(values, value, group=self.data_group)
+        return values
+
     def gather_objects(self, value: Any) -> list[Any]:
         """Every rank's ``value``, on all ranks."""
         if self.world == 1:

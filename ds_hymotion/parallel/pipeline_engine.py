@@ -16,12 +16,13 @@ from torch import Tensor, nn
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, equal_shapes
 from ds_hymotion.parallel.cuts import CutPlan
-from ds_hymotion.parallel.engine import PREFIX, DataEngine, engine_settings
+from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.joint_head import whole_velocity
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.pipeline import Inputs, StageModule
 from ds_hymotion.parallel.stages import StagePlan
-from ds_hymotion.parallel.states import ParameterStates
 from ds_hymotion.parallel.tensor import mark
 from ds_hymotion.training.objective import FlowObjective, Targets
 
@@ -31,20 +32,31 @@ MicroBatch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 class StageEngine(PipelineEngine):
     """DeepSpeed's pipeline engine without what the training loop does itself."""
 
+    sync: GradientSync
     plain_norm = float("nan")
 
     def _aggregate_total_loss(self) -> Tensor:
         """No reduction: the loss travels with the step's own."""
         return self.agg_loss
 
+    def allreduce_gradients(self, *arguments: Any, **named: Any) -> None:
+        """As the gradient sync has it; ``_bf16_reduce_grads`` is its twin for BF16_Optimizer."""
+        with self.sync.reducing():
+            super().allreduce_gradients(*arguments, **named)
+
+    def _bf16_reduce_grads(self) -> None:
+        with self.sync.reducing():
+            super()._bf16_reduce_grads()
+
     def _take_model_step(self, lr_kwargs: Any) -> None:
-        """Note the gradient's norm first, which no optimizer does in fp32 without ZeRO."""
-        if not self.zero_optimization() and not self.bfloat16_enabled():
-            counted = [p.grad for p in self.module.parameters() if p.grad is not None and p.model_parallel]
-            square = torch.nn.utils.get_total_norm(counted).float().square()
-            torch.distributed.all_reduce(square, group=self.grid.get_model_parallel_group())
-            self.plain_norm = float(square.sqrt())
-        super()._take_model_step(lr_kwargs)
+        """As the gradient sync has it; notes the norm first, which no optimizer does in fp32 without ZeRO."""
+        with self.sync.moving():
+            if not self.zero_optimization() and not self.bfloat16_enabled():
+                counted = [p.grad for p in self.module.parameters() if p.grad is not None and p.model_parallel]
+                square = torch.nn.utils.get_total_norm(counted).float().square()
+                torch.distributed.all_reduce(square, group=self.grid.get_model_parallel_group())
+                self.plain_norm = float(square.sqrt())
+            super()._take_model_step(lr_kwargs)
 
     def train_micro_batches(self, micro_batches: Sequence[MicroBatch]) -> None:
         """One optimizer step. DeepSpeed's own event for its monitors is muted: it would be a loss that no rank has."""
@@ -89,6 +101,7 @@ class PipelineFace(DataEngine):
         objective: the network with its loss, parameters of other stages on the meta device.
         config: the checked configuration.
         mesh: this rank's place.
+        groups: which parameters are averaged every step.
         stages: which stage holds what.
         plan: how the network's tensors are cut over the model axis.
     """
@@ -98,6 +111,7 @@ class PipelineFace(DataEngine):
         objective: FlowObjective,
         config: RunConfig,
         mesh: Mesh,
+        groups: SyncGroups,
         stages: StagePlan,
         plan: CutPlan | None = None,
     ) -> None:
@@ -106,29 +120,25 @@ class PipelineFace(DataEngine):
             for name, parameter in objective.generator.named_parameters()
             if parameter.requires_grad
         }
-        self.mesh = mesh
-        self.stages = stages
         self.module = StageModule(objective, stages, mesh)
-        self.parameters = {
-            name.removeprefix(PREFIX): parameter
-            for name, parameter in objective.named_parameters()
-            if parameter.requires_grad
-        }
-        mark(self.parameters.items(), plan or CutPlan(), mesh.model_rank)
-        with engine_class(StageEngine):
-            self.engine, *_ = deepspeed.initialize(
-                model=self.module,
-                model_parameters=list(self.parameters.values()),
-                config={**engine_settings(config, mesh), "pipeline": PIPELINE},
-                dist_init_required=False,
-            )
-        assert type(self.engine) is StageEngine
-        self.accumulation = int(self.engine.micro_batches)
-        self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
-        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, where)
+        self._plan = plan or CutPlan()
+        super().__init__(objective, config, mesh, groups, plan, where)
+        self.engine.sync = self.sync
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.in_flight = min(stages.stages - mesh.pipe_rank, self.accumulation)
         self.stage_table = describe_stages(stages, self.accumulation)
+
+    def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
+        mark(self.network_parameters.items(), self._plan, self.mesh.model_rank)
+        with engine_class(StageEngine):
+            engine, *_ = deepspeed.initialize(
+                model=self.module,
+                model_parameters=parameters,
+                config={**settings, "pipeline": PIPELINE},
+                dist_init_required=False,
+            )
+        assert type(engine) is StageEngine
+        return engine
 
     @property
     def objective(self) -> FlowObjective:
@@ -143,16 +153,18 @@ class PipelineFace(DataEngine):
         """The network over all stages, to be called by all ranks together."""
         return StagedGenerator(self.module, self.engine, self.mesh)
 
-    def train_step(self, batches: list[Batch], valid_frames: int, rate_factor: float) -> Tensor:
-        """One optimizer step over this pipeline's micro-batches, which are padded to one shape.
+    def train_step(self, step: int, batches: list[Batch], valid_frames: int, rate_factor: float) -> Tensor:
+        """Optimizer step ``step`` over this pipeline's micro-batches, which are padded to one shape.
 
         Every step announces its shape to the next stage, so it may change from step to step and differ between
         pipelines. DeepSpeed divides the loss by micro-batches and data ranks: both divisions are taken back.
         """
         for group in self.engine.basic_optimizer.param_groups:
             group["lr"] = self.full_rate * rate_factor
+        self.sync.begin(step)
         self.module.begin(valid_frames, float(self.mesh.data_size * self.accumulation))
         self.engine.train_micro_batches(self._micro_batches(batches))
+        self.traffic.end_step()
         return self._parts()
 
     def evaluate(self, batch: Batch, valid_frames: int) -> Tensor:

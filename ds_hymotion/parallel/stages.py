@@ -13,6 +13,7 @@ from ds_hymotion.config import PipelineSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 
 DOUBLE = "motion_transformer.double_blocks."
 SINGLE = "motion_transformer.single_blocks."
@@ -168,6 +169,22 @@ def plan_stages(units: Sequence[Unit], stages: int, settings: PipelineSection) -
     raise UserError(
         f"{problem}; the best split, {best.split}, has {best.imbalance:.2f}: use {fewer} stages, or raise max_imbalance"
     )
+
+
+def check_trained(plan: StagePlan, groups: SyncGroups) -> None:
+    """Every stage has a parameter of each kind, or its optimizer would fail or wait for the others for ever.
+
+    Raises:
+        UserError: one has none.
+    """
+    for kind, names in (("averaged every step", groups.always), ("averaged every few steps", groups.deferred)):
+        held = {plan.stage_of(name) for name in names}
+        missing = [stage for stage in range(plan.stages) if names and stage not in held]
+        if missing:
+            raise UserError(
+                f"hymotion.gradient_sync leaves pipeline stage {missing[0]} of {plan.stages} without a trained "
+                f"parameter that is {kind}; change its always or frozen, or use {len(held)} stages"
+            )
 
 
 def _explicit(units: Sequence[Unit], stages: int, split: Sequence[int], best: StagePlan) -> StagePlan:

@@ -99,20 +99,28 @@ class ParameterStates:
 
     def gather(self, name: str, pieces: dict[str, tuple[Fragment, torch.Tensor]]) -> torch.Tensor:
         """A whole fp32 tensor on the first rank, from every rank's ``pieces`` (collective); undefined elsewhere."""
-        stage = self._stages[name][0]
-        here = self._gather_in_stage(name, pieces) if name in self.parameters else torch.empty(0)
-        return self.mesh.bring_to_first(here, self.whole_shape(name), stage)
-
-    def _gather_in_stage(self, name: str, pieces: dict[str, tuple[Fragment, torch.Tensor]]) -> torch.Tensor:
-        parameter = self.parameters[name]
-        part = torch.zeros(parameter.numel(), dtype=torch.float32, device=self.mesh.device)
+        if name not in self.parameters:
+            return self.join(name, None)
+        part = torch.zeros(self.parameters[name].numel(), dtype=torch.float32, device=self.mesh.device)
         if name in pieces and (self.partitioned or self.mesh.data_rank == 0):
             fragment, value = pieces[name]
             part[fragment.start : fragment.start + fragment.numel] = value.detach().to(part.device, torch.float32)
         if self.partitioned:
             self.mesh.reduce_to_first(part)
+        return self.join(name, part)
+
+    def join(self, name: str, part: torch.Tensor | None) -> torch.Tensor:
+        """The whole tensor on the first rank, from the first data ranks' parts (collective); undefined elsewhere.
+
+        A rank whose stage does not hold the parameter gives None.
+        """
+        here = torch.empty(0) if part is None else self._join_over_model(name, part)
+        return self.mesh.bring_to_first(here, self.whole_shape(name), self._stages[name][0])
+
+    def _join_over_model(self, name: str, part: torch.Tensor) -> torch.Tensor:
         if name not in self.plan.cuts or self.mesh.data_rank != 0:
-            return part.view(parameter.shape)
+            return part.view(self.parameters[name].shape)
+        part = part.reshape(-1)
         cut, whole = self.plan.cuts[name], self.whole_shape(name)
         shapes = [cut.part_shape(whole, rank) for rank in range(self.plan.size)]
         parts = self.mesh.gather_over_model(part, [math.prod(shape) for shape in shapes])
@@ -140,16 +148,17 @@ class ParameterStates:
         weight.copy_(self.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
 
     @property
-    def step(self) -> int:
-        """The optimizer's own step count, which Adam's bias correction uses."""
-        for flat in self._flat_parameters():
-            value = self._base.state.get(flat, {}).get("step", 0)
-            return int(value.item() if torch.is_tensor(value) else value)
-        return 0
+    def steps(self) -> list[int]:
+        """The optimizer's own step count of each parameter group, which Adam's bias correction uses."""
+        counts = []
+        for group in self._base.param_groups:
+            value = self._base.state.get(group["params"][0], {}).get("step", 0)
+            counts.append(int(value.item() if torch.is_tensor(value) else value))
+        return counts
 
     @torch.no_grad()
-    def prepare(self, step: int) -> None:
-        """Make the optimizer allocate its moments before its first step, and set its step count."""
+    def prepare(self, steps: list[int]) -> None:
+        """Make the optimizer allocate its moments before its first step, and set each group's step count."""
         base = self._base
         if not base.state:
             rates = [group["lr"] for group in base.param_groups]
@@ -157,18 +166,23 @@ class ParameterStates:
             for group in base.param_groups:
                 group["lr"] = 0.0
             for flat in grads:
-                flat.grad = torch.zeros_like(flat)
+                flat.grad = torch.ones_like(flat)
             base.step()
+            for flat in grads:
+                for value in base.state.get(flat, {}).values():
+                    if torch.is_tensor(value) and value.shape == flat.shape and value.dim() > 0:
+                        value.zero_()
             for flat, grad in grads.items():
                 flat.grad = grad
             for group, rate in zip(base.param_groups, rates):
                 group["lr"] = rate
-        for flat in self._flat_parameters():
-            state = base.state.get(flat, {})
-            if torch.is_tensor(state.get("step")):
-                state["step"].fill_(step)
-            elif "step" in state:
-                state["step"] = step
+        for group, step in zip(base.param_groups, steps, strict=True):
+            for flat in group["params"]:
+                state = base.state.get(flat, {})
+                if torch.is_tensor(state.get("step")):
+                    state["step"].fill_(step)
+                elif "step" in state:
+                    state["step"] = step
         if hasattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
             self.engine.optimizer._lazy_init_hp_params_optimizer_state()
 

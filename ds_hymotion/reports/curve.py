@@ -10,7 +10,7 @@ from ds_hymotion.training.log import read_log
 
 
 def draw_loss_curve(run: Path, path: Path) -> None:
-    """Draw training and held-out loss of ``run`` over steps as a PNG.
+    """Draw training and evaluation loss of ``run`` over steps as a PNG.
 
     Raises:
         UserError: the run logged nothing.
@@ -27,7 +27,7 @@ def draw_loss_curve(run: Path, path: Path) -> None:
     axes.plot([e["step"] for e in train], [e["loss"] for e in train], color="tab:blue", lw=1, label="training")
     if held_out:
         axes.plot(
-            [e["step"] for e in held_out], [e["loss"] for e in held_out], "o-", color="tab:orange", label="held out"
+            [e["step"] for e in held_out], [e["loss"] for e in held_out], "o-", color="tab:orange", label="evaluation"
         )
     axes.set(xlabel="step", ylabel="velocity loss", yscale="log", title=run.name)
     axes.grid(alpha=0.3, which="both")

@@ -50,19 +50,18 @@ def nearest_table(prompts: Sequence[Prompt], motions: Sequence[Motion], corpus: 
     ]
     hits = total = 0
     for prompt, motion, near in zip(prompts, motions, nearest_clips(motions, corpus, [p.clip for p in prompts])):
-        if prompt.clip is not None:
+        action = None if prompt.clip is None else wanted[prompt.clip]
+        if action is not None:
             total += 1
-            hits += near.clip.action == wanted[prompt.clip]
+            hits += near.clip.action == action
         raw, smoothed = (float(jitter(m.joints(), m.fps)) for m in (motion, smooth_motion(motion)))
         own = "" if near.own_distance is None else f"{100 * near.own_distance:.1f}"
         lines.append(
             f"{prompt.name:<16} {near.clip.id:<24} {near.clip.action or '':<14} {100 * near.distance:>6.1f} {own:>7} "
             f"{raw:>11.2f} {smoothed:>9.2f}"
         )
-    lines.append(
-        f"nearest clip is of the caption's type: {hits} of {total}; "
-        f"jitter in 10 m/s3, clips {corpus_jitter(corpus):.2f}"
-    )
+    verdict = f"nearest clip is of the caption's type: {hits} of {total}" if total else "no clip has an action type"
+    lines.append(f"{verdict}; jitter in 10 m/s3, clips {corpus_jitter(corpus):.2f}")
     return "\n".join(lines)
 
 

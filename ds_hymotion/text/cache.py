@@ -19,15 +19,17 @@ FORMAT = "ds_hymotion.text"
 VERSION = 1
 INDEX = "index.json"
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+_MERE_NAMES = ("qwen", "clip")
 _MAKE_AGAIN = "delete the folder and encode the captions again (launch/prepare.py with --encode_text)"
 
 
 class TextCache:
     """Features of captions under ``folder``, found by the SHA-256 of the caption.
 
-    ``index.json`` names the encoder, its dimensions, the dtype and the shards. A shard ``text-00000.safetensors`` holds
-    ``keys`` [n, 32] uint8, ``lengths`` [n] int32, ``tokens`` [sum of lengths, D] and ``pooled`` [n, V]. A shard counts
-    once the index names it, so a killed run loses at most the shard that it was writing.
+    ``index.json`` names the encoder, what it is made of (models, hash of the system prompt, dtype it computes in), its
+    dimensions, the stored dtype and the shards. A shard ``text-00000.safetensors`` holds ``keys`` [n, 32] uint8,
+    ``lengths`` [n] int32, ``tokens`` [sum of lengths, D] and ``pooled`` [n, V]. A shard counts once the index names it,
+    so a killed run loses at most the shard that it was writing.
 
     Raises:
         UserError: on opening, for an index of another version and a missing or damaged shard.
@@ -39,6 +41,7 @@ class TextCache:
         self.token_dim = 0
         self.pooled_dim = 0
         self.dtype = torch.bfloat16
+        self.identity: dict[str, str] = {}
         self._shards: list[str] = []
         self._rows: dict[bytes, tuple[int, int, int, int]] = {}  # key -> shard, row, first token, tokens
         self._files = TensorFiles(self.folder, _MAKE_AGAIN)
@@ -58,7 +61,7 @@ class TextCache:
             UserError: the cache is absent, or its features have other widths.
         """
         if not self._shards:
-            raise UserError(f"no text features in {self.folder}: {self._how_to_make('hashed')}")
+            raise UserError(f"no text features in {self.folder}: {self._how_to_make()}")
         if (token_dim, pooled_dim) != (self.token_dim, self.pooled_dim):
             raise UserError(
                 f"the text features in {self.folder} ({self.encoder_name}) are {self.token_dim} wide per token and "
@@ -77,15 +80,16 @@ class TextCache:
         for caption in captions:
             found = self._rows.get(_key(caption))
             if found is None:
-                raise UserError(
-                    f"no text features for the caption {caption!r} in {self.folder}: "
-                    + self._how_to_make(self.encoder_name or "hashed")
-                )
+                raise UserError(f"no text features for the caption {caption!r} in {self.folder}: {self._how_to_make()}")
             shard, row, first, count = found
             handle = self._files.open(self._shards[shard])
             tokens.append(handle.get_slice("tokens")[first : first + count].to(dtype))
             pooled.append(handle.get_slice("pooled")[row : row + 1].to(dtype))
         return TextFeatures.of_rows(tokens, torch.cat(pooled))
+
+    def lengths(self, captions: Iterable[str]) -> list[int]:
+        """True token counts of the captions, which the cache must hold."""
+        return [self._rows[_key(caption)][3] for caption in captions]
 
     def write(
         self,
@@ -102,8 +106,8 @@ class TextCache:
         the same bytes.
 
         Raises:
-            UserError: the cache was made by another encoder, in other widths or another dtype; or the encoder's
-                features are not finite in ``dtype``.
+            UserError: the cache was made by another encoder, with another system prompt, in other widths or another
+                dtype; or the encoder's features are not finite in ``dtype``.
         """
         if dtype not in DTYPES.values():
             raise UserError(f"text features cannot be stored as {dtype}: choose one of {', '.join(DTYPES)}")
@@ -115,7 +119,9 @@ class TextCache:
         ) as bar:
             for start in range(0, len(missing), batch):
                 part = missing[start : start + batch]
-                pending.add(part, _checked(encoder.encode(part), part, encoder, dtype))
+                features = encoder.encode(part)
+                self._compare(encoder.identity)  # known in full once the encoder has its weights
+                pending.add(part, _checked(features, part, encoder, dtype))
                 bar.update(len(part))
                 if pending.bytes >= shard_mb * 2**20:
                     self._store(pending)
@@ -132,9 +138,21 @@ class TextCache:
                 f"{self.folder} holds features of {_described(mine)}, not of {_described(theirs)}: "
                 "use another folder, or delete this one"
             )
+        self._compare(encoder.identity)
         self.encoder_name, self.token_dim, self.pooled_dim, self.dtype = theirs
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_temporary_files(self.folder)
+
+    def _compare(self, identity: dict[str, str]) -> None:
+        """Refuse an encoder that is made of other things than the features here; names may differ, weights not."""
+        for key, value in identity.items():
+            known = self.identity.get(key, value)
+            if self._shards and known != value and key not in _MERE_NAMES:
+                raise UserError(
+                    f"{self.folder} holds features made with {key} = {known:.16}, not {value:.16}: "
+                    "use what it was made with, or delete this folder to encode all captions anew"
+                )
+        self.identity = {**identity, **(self.identity if self._shards else {})}
 
     def _store(self, shard: _Shard) -> None:
         name = f"text-{len(self._shards):05d}.safetensors"
@@ -145,6 +163,7 @@ class TextCache:
                 "format": FORMAT,
                 "version": VERSION,
                 "encoder": self.encoder_name,
+                **({"made_with": self.identity} if self.identity else {}),
                 "token_dim": self.token_dim,
                 "pooled_dim": self.pooled_dim,
                 "dtype": str(self.dtype).removeprefix("torch."),
@@ -163,8 +182,9 @@ class TextCache:
             self.encoder_name = str(index["encoder"])
             self.token_dim, self.pooled_dim = int(index["token_dim"]), int(index["pooled_dim"])
             self.dtype = DTYPES[index["dtype"]]
+            self.identity = {str(key): str(value) for key, value in index.get("made_with", {}).items()}
             names = [str(name) for name in index["shards"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UserError(f"{path} lacks or misnames {error}: {_MAKE_AGAIN}") from None
         for name in names:
             self._add_shard(name)
@@ -185,7 +205,8 @@ class TextCache:
             first += count
         self._shards.append(name)
 
-    def _how_to_make(self, encoder: str) -> str:
+    def _how_to_make(self) -> str:
+        encoder = self.encoder_name or self.folder.name
         return f"run the corpus's launch/prepare.py command again with --encode_text {encoder}"
 
 

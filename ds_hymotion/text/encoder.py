@@ -60,6 +60,15 @@ class TextEncoder(Protocol):
     token_dim: int
     pooled_dim: int
 
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the features depend on besides the name and the widths: a cache keeps it and refuses others."""
+        ...
+
     def encode(self, captions: list[str]) -> TextFeatures:
         """Features of the captions in their order. The empty caption has at least one token."""
+        ...
+
+    def truncated(self, captions: list[str]) -> dict[str, int]:
+        """How many of the captions are longer than the encoder reads, by the limit such as "64 words"."""
         ...

@@ -5,16 +5,28 @@ from __future__ import annotations
 from ds_hymotion.errors import UserError
 from ds_hymotion.text.encoder import TextEncoder
 from ds_hymotion.text.hashed import HashedTextEncoder
+from ds_hymotion.text.sources import EncoderSources
 
-ENCODERS = ("hashed",)
+ENCODERS = ("hashed", "qwen_clip")
 
 
-def text_encoder(name: str, token_dim: int, pooled_dim: int) -> TextEncoder:
-    """The encoder called ``name`` with features of the given widths.
+def text_encoder(
+    name: str, token_dim: int = 128, pooled_dim: int = 128, sources: EncoderSources | None = None
+) -> TextEncoder:
+    """The encoder called ``name``.
+
+    Args:
+        name: one of ``ENCODERS``.
+        token_dim, pooled_dim: widths of an encoder that can have any.
+        sources: where the parts of an encoder with weights lie.
 
     Raises:
-        UserError: an unknown name.
+        UserError: an unknown name, or sources that are not there.
     """
     if name == "hashed":
         return HashedTextEncoder(token_dim, pooled_dim)
+    if name == "qwen_clip":
+        from ds_hymotion.text.qwen_clip import QwenClipEncoder  # transformers takes seconds to import
+
+        return QwenClipEncoder(sources or EncoderSources())
     raise UserError(f"text encoder {name!r} is not one of {', '.join(ENCODERS)}")

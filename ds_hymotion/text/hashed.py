@@ -54,6 +54,7 @@ class HashedTextEncoder:
     """
 
     name = "hashed"
+    identity: dict[str, str] = {}
 
     def __init__(self, token_dim: int = 128, pooled_dim: int = 128, max_tokens: int = 64) -> None:
         if min(token_dim, pooled_dim, max_tokens) < 1:
@@ -72,6 +73,11 @@ class HashedTextEncoder:
             rows.append(torch.from_numpy(self._tokens(words)))
             pooled.append(torch.from_numpy(self._pooled(words)))
         return TextFeatures.of_rows(rows, torch.stack(pooled))
+
+    def truncated(self, captions: list[str]) -> dict[str, int]:
+        """How many of the captions have more words than are read."""
+        most = self.max_tokens - 1
+        return {f"{most} words": sum(len(_words(caption)) > most for caption in captions)}
 
     def _tokens(self, words: list[str]) -> np.ndarray:
         dim = self.token_dim

@@ -1,87 +1,43 @@
 """Checkpoints that no layout shows in: whole fp32 tensors by released parameter name.
 
-A checkpoint is a folder ``step-00000400`` of safetensors files per kind of state (weights, moments, average), the
-run's ``state.json`` and a ``manifest.json`` with every file's size and SHA-256. It is written under another name,
-renamed when complete, and ``latest`` moves last, so that no interruption leaves a half checkpoint to be loaded.
+Kinds of state are weights, moments, average, what is not trained, and between two syncs of
+:mod:`ds_hymotion.parallel.gradient_sync` each data rank's own gradient sums. The files are
+:mod:`ds_hymotion.training.checkpoint_folder`'s.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
-import re
 import shutil
 import time
-from collections.abc import Callable, Container, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import save_tensors
+from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.states import MASTER, ParameterStates
+from ds_hymotion.training.accumulators import deferred_state, each_ranks_sums, optimizer_steps, restore_sums
+from ds_hymotion.training.checkpoint_folder import (
+    VERSION,
+    FolderWriter,
+    checkpoint_folders,
+    damage,
+    newest_checkpoint,
+    read_kind,
+    read_state,
+)
 from ds_hymotion.training.ema import WeightAverage
 
-VERSION = 1
+__all__ = ["EMA", "FIXED", "MASTER", "Checkpoint", "checkpoint_folders", "damage", "newest_checkpoint", "read_kind"]
+__all__ += ["read_state"]
+
 EMA = "ema"
 FIXED = "fixed"
-CHUNK_BYTES = 1 << 30
-FOLDER = re.compile(r"step-(\d{8})")
-
-
-def checkpoint_folders(run: Path) -> list[Path]:
-    """Complete-looking checkpoint folders of a run, oldest first."""
-    root = run / "checkpoints"
-    if not root.is_dir():
-        return []
-    return sorted(path for path in root.iterdir() if FOLDER.fullmatch(path.name) and path.is_dir())
-
-
-def newest_checkpoint(run: Path) -> Path:
-    """The newest intact checkpoint of a run, which ``latest`` names unless it was damaged since.
-
-    Raises:
-        UserError: the run has none.
-    """
-    problems = []
-    for folder in reversed(checkpoint_folders(run)):
-        problem = damage(folder)
-        if problem is None:
-            return folder
-        problems.append(problem)
-    found = f" ({'; '.join(problems)})" if problems else ""
-    raise UserError(f"{run}: no intact checkpoint to resume from{found}; start the run without --resume")
-
-
-def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint's files, or None."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        files: dict[str, Any] = manifest["files"]
-        for name, entry in files.items():
-            path = folder / name
-            if path.stat().st_size != entry["bytes"]:
-                return f"{path}: {path.stat().st_size} bytes, the manifest says {entry['bytes']}"
-            if digest(path) != entry["sha256"]:
-                return f"{path}: its SHA-256 is not the manifest's"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{folder}: {error}"
-    return None
-
-
-def digest(path: Path) -> str:
-    """SHA-256 of a file, read in pieces."""
-    total = hashlib.sha256()
-    with path.open("rb") as stream:
-        while piece := stream.read(1 << 22):
-            total.update(piece)
-    return total.hexdigest()
 
 
 class Checkpoint:
@@ -90,23 +46,29 @@ class Checkpoint:
     Args:
         run: the run's folder; checkpoints lie in ``run/checkpoints``.
         states: the engine's states by parameter name.
+        sync: holds gradients between two syncs, which are part of the state.
         average: the weight average, if the run keeps one.
         fixed: tensors of the released format that are not trained (statistics, special features).
         mesh: this rank's place.
-        keep_last: older checkpoints are removed.
+        keep_last: older checkpoints are removed, and those of later steps, which the run has left behind.
+
+    Attributes:
+        seconds: what the last save took, on the first rank; all ranks hold the same number.
     """
 
     def __init__(
         self,
         run: Path,
         states: ParameterStates,
+        sync: GradientSync,
         average: WeightAverage | None,
-        fixed: dict[str, torch.Tensor],
+        fixed: dict[str, Tensor],
         mesh: Mesh,
         keep_last: int,
     ) -> None:
         self.run = run
         self.states = states
+        self.sync = sync
         self.average = average
         self.fixed = fixed
         self.mesh = mesh
@@ -121,7 +83,7 @@ class Checkpoint:
         """
         started = time.monotonic()
         folder = self.run / "checkpoints" / f"step-{step:08d}"
-        writer = _Writer(folder, self.mesh.is_first)
+        writer = FolderWriter(folder, self.mesh.is_first)
         writer.attempt(lambda: writer.begin(self._bytes()))
         sources: dict[str, Any] = {kind: self.states.pieces(kind) for kind in self.states.kinds()}
         if self.average:
@@ -132,13 +94,17 @@ class Checkpoint:
                 if self.mesh.is_first:
                     writer.attempt(partial(writer.add, kind, name, whole))
             writer.attempt(writer.flush)
+        for kind, name, whole in each_ranks_sums(self.sync, self.states, self.mesh):
+            writer.attempt(partial(writer.add, kind, name, whole))
+        writer.attempt(writer.flush)
         for name, value in self.fixed.items():
             writer.attempt(partial(writer.add, FIXED, name, value))
         writer.attempt(writer.flush)
         full = {
             "version": VERSION,
             "step": step,
-            "optimizer_step": self.states.step,
+            "optimizer_step": self.states.steps[0],
+            "deferred": deferred_state(self.sync, self.states, self.mesh),
             "kinds": list(sources),
             "ema_updates": self.average.updates if self.average else 0,
             "shapes": self._shapes(),
@@ -149,9 +115,13 @@ class Checkpoint:
         if problem:
             raise UserError(f"{folder}: not saved: {problem}; earlier checkpoints are untouched")
         if self.mesh.is_first:
-            for old in checkpoint_folders(self.run)[: -self.keep_last]:
-                shutil.rmtree(old, ignore_errors=True)
-        self.seconds = time.monotonic() - started
+            folders = checkpoint_folders(self.run)
+            kept = [path for path in folders if path.name <= folder.name][-self.keep_last :]
+            for path in folders:
+                if path not in kept:
+                    shutil.rmtree(path, ignore_errors=True)
+        # Agreed, because ranks decide by it whether to save once more.
+        self.seconds = float(self.mesh.agree(str(time.monotonic() - started)))
         return folder
 
     def load(self, folder: Path) -> dict[str, Any]:
@@ -169,9 +139,10 @@ class Checkpoint:
             name = different[0]
             raise UserError(
                 f"{folder}: {name} is {state['shapes'].get(name)} in the checkpoint and {own.get(name)} in this run "
-                f"({len(different)} tensors differ); resume with the preset it was made with"
+                f"({len(different)} tensors differ); resume with the preset it was made with, "
+                "and the same hymotion.gradient_sync.frozen"
             )
-        self.states.prepare(int(state["optimizer_step"]))
+        self.states.prepare(optimizer_steps(folder, state, self.sync))
         fragments = {fragment.name: fragment for fragment in self.states.fragments()}
         for kind in state["kinds"]:
             if kind == EMA and not self.average:
@@ -191,108 +162,25 @@ class Checkpoint:
                     self.states.put(fragments[name], kind, whole)
         if self.average:
             self.average.updates = int(state["ema_updates"])
+        restore_sums(folder, state, self.sync, self.states, self.mesh)
         return state
 
     def _bytes(self) -> int:
         kinds = len(self.states.kinds()) + bool(self.average)
-        return 4 * kinds * sum(map(math.prod, self._shapes().values()))
+        whole = {name: math.prod(shape) for name, shape in self._shapes().items()}
+        deferred = sum(whole[name] for name in self.sync.names) if self.sync.held else 0
+        return 4 * (kinds * sum(whole.values()) + self.mesh.data_size * deferred)
 
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(self.states.whole_shape(name)) for name in self.states.names}
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """``state.json`` of a checkpoint."""
-    problem = damage(folder)
-    if problem:
-        raise UserError(f"{problem}; the checkpoint is damaged")
-    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    if state.get("version") != VERSION:
-        raise UserError(f"{folder}: checkpoint version {state.get('version')!r}; this program reads {VERSION}")
-    return state
+@torch.no_grad()
+def restore_fixed(folder: Path, fixed: dict[str, Tensor]) -> None:
+    """Copy statistics and special features from a checkpoint: its weights know no others, whatever the corpus has now.
 
-
-def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """All whole tensors of one kind, or those whose names are ``wanted``, one at a time."""
-    for path in sorted(folder.glob(f"{kind}-*.safetensors")):
-        try:
-            with safe_open(path, framework="pt") as reader:
-                for name in reader.keys():  # noqa: SIM118
-                    if wanted is None or name in wanted:
-                        yield name, reader.get_tensor(name)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"{path}: cannot be read ({error})") from None
-
-
-class _Writer:
-    """The first rank's part of a save: a failure is kept until all ranks can hear of it."""
-
-    def __init__(self, folder: Path, active: bool) -> None:
-        self.folder = folder
-        self.partial = folder.with_name(".partial-" + folder.name)
-        self.active = active
-        self.problem = ""
-        self._pending: dict[str, torch.Tensor] = {}
-        self._kind = ""
-        self._files: dict[str, dict[str, Any]] = {}
-
-    def attempt(self, action: Callable[[], None]) -> None:
-        if not self.active or self.problem:
-            return
-        try:
-            action()
-        except OSError as error:
-            self.problem = str(error)
-            shutil.rmtree(self.partial, ignore_errors=True)
-
-    def begin(self, expected: int) -> None:
-        self.partial.parent.mkdir(parents=True, exist_ok=True)
-        for stale in self.partial.parent.glob(".partial-*"):
-            shutil.rmtree(stale, ignore_errors=True)
-        free = shutil.disk_usage(self.partial.parent).free
-        if free < expected * 1.02:
-            raise OSError(f"{free / 2**30:.2f} GiB free, {expected / 2**30:.2f} GiB needed")
-        self.partial.mkdir()
-
-    def add(self, kind: str, name: str, whole: torch.Tensor) -> None:
-        self._kind = kind
-        self._pending[name] = whole.cpu().clone()
-        if sum(value.numel() * 4 for value in self._pending.values()) >= CHUNK_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        if self._pending:
-            count = sum(name.startswith(self._kind + "-") for name in self._files)
-            path = self.partial / f"{self._kind}-{count:05d}.safetensors"
-            save_tensors(path, self._pending)
-            self._register(path)
-            self._pending = {}
-
-    def finish(self, state: dict[str, Any]) -> None:
-        path = self.partial / "state.json"
-        path.write_text(json.dumps(state, indent=1), encoding="utf-8")
-        self._register(path)
-        manifest = self.partial / "manifest.json"
-        manifest.write_text(json.dumps({"files": self._files}, indent=1), encoding="utf-8")
-        _sync(manifest)
-        _sync(self.partial)
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
-        os.rename(self.partial, self.folder)
-        pointer = self.folder.parent / ".latest"
-        pointer.write_text(self.folder.name + "\n", encoding="utf-8")
-        _sync(pointer)
-        os.replace(pointer, self.folder.parent / "latest")
-        _sync(self.folder.parent)
-
-    def _register(self, path: Path) -> None:
-        _sync(path)
-        self._files[path.name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    Tensors of another shape stay as they are; :meth:`Checkpoint.load` refuses such a checkpoint by its weights.
+    """
+    for name, whole in read_kind(folder, FIXED):
+        if name in fixed and fixed[name].shape == whole.shape:
+            fixed[name].copy_(whole)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import torch
 
 from ds_hymotion.parallel.states import MASTER, Fragment, ParameterStates
@@ -21,11 +23,12 @@ class WeightAverage:
         self._values = [states.local(fragment, MASTER).detach().clone().float() for fragment in self._fragments]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take in the weights as they are now."""
+    def update(self, moved: Container[str]) -> None:
+        """Take in the weights of the parameters named in ``moved``; the average of those that stood still stays."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
-        weights = [self.states.local(fragment, MASTER) for fragment in self._fragments]
-        torch._foreach_lerp_(self._values, weights, 1.0 - decay)
+        pairs = [(value, part) for value, part in zip(self._values, self._fragments) if part.name in moved]
+        weights = [self.states.local(part, MASTER) for _, part in pairs]
+        torch._foreach_lerp_([value for value, _ in pairs], weights, 1.0 - decay)
         self.updates += 1
 
     def pieces(self) -> dict[str, tuple[Fragment, torch.Tensor]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,14 +50,20 @@ class RunLog:
                 self._bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} frames/s", refresh=False)
             self._bar.update(1)
 
-    def record(self, step: int, values: dict[str, float], kind: str = "train") -> None:
-        """Log scalars of one step everywhere."""
+    def record(self, step: int, values: Mapping[str, float | str], kind: str = "train") -> None:
+        """Log the values of one step: all of them in ``log.jsonl``, the numbers in the monitors.
+
+        Names with a slash, such as ``comm/allreduce_bytes``, stand in the monitors as they are.
+        """
         if self._stream is None:
             return
         self._stream.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
         self._stream.flush()
         title = "Train" if kind == "train" else "Eval"
-        self.engine.write_events([(f"{title}/{name}", value, step) for name, value in values.items()])
+        numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
+        self.engine.write_events(
+            [(name if "/" in name else f"{title}/{name}", value, step) for name, value in numbers.items()]
+        )
 
     def close(self) -> None:
         """Finish the bar and the file."""

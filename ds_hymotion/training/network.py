@@ -16,11 +16,15 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into, load_released
+from ds_hymotion.motion.representation import HyMotion201
+from ds_hymotion.motion.skeleton import smpl24
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.stages import StagePlan, network_units, plan_stages
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
+from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.weights import load_weights, run_weights
@@ -61,16 +65,30 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
         raise UserError(f"hymotion.model: {error}") from None
 
 
+def parameter_names(config: ModelConfig) -> list[str]:
+    """Released names of a network's parameters, in its order; nothing is allocated."""
+    with torch.device("meta"):
+        return [name for name, _ in MotionGenerator(config).named_parameters()]
+
+
 def build_generator(
-    settings: HymotionSection, config: ModelConfig, corpus: Corpus, held: Callable[[str], bool] | None = None
+    settings: HymotionSection,
+    config: ModelConfig,
+    corpus: Corpus,
+    held: Callable[[str], bool] | None = None,
+    resumed: bool = False,
 ) -> MotionGenerator:
-    """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds.
+    """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds, unless a checkpoint follows.
 
     A fresh network takes the corpus's mean and std; one that starts from weights of the same representation keeps
-    theirs, which its weights were trained with.
+    theirs, which its weights were trained with. ``copy_noise`` is for networks trained from scratch: beside loaded
+    blocks an input projection and head of another number of channels start as the release's do.
 
     Args:
         held: which parameters, by released name, this process needs; the others stay on the meta device. None = all.
+
+    Raises:
+        UserError: ``init_from`` cannot be read, does not fit, or knows joint positions relative to another point.
     """
     recompute = settings.model.checkpoint_blocks, settings.model.checkpoint_kinds
     if held is None:
@@ -79,12 +97,14 @@ def build_generator(
         with torch.device("meta"):
             generator = MotionGenerator(config, *recompute)
         materialise(generator, held)
-    initialise(generator, settings.training.seed, copy_noise=settings.model.init == "copy_noise")
+    from_scratch = settings.model.init == "copy_noise" and not settings.model.init_from
+    initialise(generator, settings.training.seed, copy_noise=from_scratch)
     with torch.no_grad():
         generator.mean.copy_(corpus.mean)
         generator.std.copy_(corpus.std)
-    if settings.model.init_from:
+    if settings.model.init_from and not resumed:
         load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
+        _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
 
 
@@ -114,25 +134,44 @@ def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> Stage
 
 
 def build_objective(
-    generator: MotionGenerator, settings: HymotionSection, corpus: Corpus, joints: JointPlan, mesh: Mesh
+    generator: MotionGenerator,
+    settings: HymotionSection,
+    corpus: Corpus,
+    joints: JointPlan,
+    mesh: Mesh,
+    tower: TextTower | None = None,
 ) -> tuple[FlowObjective, CutPlan]:
     """A whole network, cut in place over the tensor ranks, with this rank's share of the loss, and how it was cut."""
     body = BodyLosses(corpus.representation, generator.mean.clone(), generator.std.clone(), corpus.fps, settings.flow)
     plan = plan_cuts(generator, generator.config, joints.rank_channels)
     cut_network(generator, plan, mesh.model_rank, mesh.model_group)
-    return FlowObjective(generator, settings.flow, body, joints.share(mesh)), plan
+    return FlowObjective(generator, settings.flow, body, joints.share(mesh), tower), plan
+
+
+def _check_positions(mean: torch.Tensor, corpus: Corpus, source: str) -> None:
+    """hymotion-201 has joint positions relative to the pelvis or the rest root; the pelvis's own mean tells which."""
+    space = corpus.representation
+    if not isinstance(space, HyMotion201):
+        return
+    pelvis = mean[space.channel_names().index("pelvis.position.x") :][:3]
+    origins = {"pelvis": torch.zeros(3), "rest_root": smpl24().offsets[0]}
+    for name, place in origins.items():
+        if name != space.positions_relative_to and torch.allclose(pelvis, place, atol=1e-3):
+            raise UserError(
+                f"{source} has joint positions relative to the {name}, {corpus.folder} relative to the "
+                f"{space.positions_relative_to}; prepare it with --positions_relative_to {name}"
+            )
 
 
 def build_engine(
-    generator: MotionGenerator, config: RunConfig, corpus: Corpus, joints: JointPlan, mesh: Mesh, stages: StagePlan
+    objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups, stages: StagePlan, plan: CutPlan
 ) -> DataEngine:
     """The engine that the mesh asks for, over a network of which this rank's stage has memory."""
-    objective, plan = build_objective(generator, config.hymotion, corpus, joints, mesh)
     if mesh.pipe_size == 1:
-        return DataEngine(objective, config, mesh, plan)
+        return DataEngine(objective, config, mesh, groups, plan)
     from ds_hymotion.parallel.pipeline_engine import PipelineFace
 
-    return PipelineFace(objective, config, mesh, stages, plan)
+    return PipelineFace(objective, config, mesh, groups, stages, plan)
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

@@ -12,9 +12,11 @@ from torch import nn
 from ds_hymotion.config import FlowSection
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_position_sum
-from ds_hymotion.flow.matching import interpolate
+from ds_hymotion.flow.matching import interpolate, predicted_data
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.motion.representation import Representation
+from ds_hymotion.text.encoder import TextFeatures
+from ds_hymotion.text.live import TextTower
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,15 @@ class BodyLosses:
         ``x_t`` and ``prediction`` hold the channels of ``share``. Where it is not the first, the values are 0 and
         the gradients are the first's.
         """
-        zero = prediction.float().sum() * 0
+        position = foot = prediction.new_zeros((), dtype=torch.float32)
         if not (self.flow.joint_position_weight or self.flow.foot_contact_weight):
-            return zero, zero
-        data = x_t.float() + (1 - batch.t.view(-1, 1, 1)) * prediction.float()
+            return position, foot
+        data = predicted_data(x_t, prediction, batch.t)
         if share.own is not None:
             # The true motion stands where other ranks predict: what is decoded there must be a rotation.
             data = batch.motion.float().index_copy(-1, share.own.to(data.device), data)
         mean, std = self.mean.to(data.device), self.std.to(data.device)
         about = (batch.motion, batch.lengths, self.representation, mean, std)
-        position = foot = zero
         if self.flow.joint_position_weight:
             position = joint_position_sum(data, *about, complete=share.gather)
         if self.flow.foot_contact_weight:
@@ -90,23 +91,29 @@ class FlowObjective(nn.Module):
 
     ``forward(batch, valid_frames)`` returns the rank's share of the step's loss, normalised by all ranks' valid
     elements, and a detached vector [C + 2]: the sums of the loss over valid elements per channel, then the two body
-    losses. Adding the vectors of all ranks and micro-batches gives the step's, whatever the layout.
+    losses. Adding the vectors of all ranks and micro-batches gives the step's, whatever the layout. With a
+    ``text_tower``, batches bring captions as tokens, and it makes their features.
     """
 
     def __init__(
-        self, generator: MotionGenerator, flow: FlowSection, body: BodyLosses, share: ChannelShare | None = None
+        self,
+        generator: MotionGenerator,
+        flow: FlowSection,
+        body: BodyLosses,
+        share: ChannelShare | None = None,
+        text_tower: TextTower | None = None,
     ) -> None:
         super().__init__()
         self.generator = generator
+        self.text_tower = text_tower
         self.flow = flow
         self.body = body
-        self.share = share or ChannelShare(torch.ones(generator.config.input_dim))
+        self.share = share or ChannelShare(torch.ones(len(body.mean)))
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
         x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
-        prediction = self.generator(
-            x_t, batch.lengths, batch.text, batch.text_lengths, batch.pooled, batch.t, batch.drop
-        )
+        text = self._text(batch)
+        prediction = self.generator(x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
         return self.measure(prediction, Targets.of(batch), valid_frames)
 
     def measure(self, prediction: torch.Tensor, batch: Targets, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,6 +128,12 @@ class FlowObjective(nn.Module):
         position, foot = self.body.sums(batch, x_t, prediction, self.share)
         parts = torch.cat([sums, position.view(1), foot.view(1)])
         return self.total(parts, valid_frames), parts.detach()
+
+    def _text(self, batch: Batch) -> TextFeatures:
+        if self.text_tower is None:
+            return TextFeatures(batch.text, batch.text_lengths, batch.pooled)
+        assert batch.captions is not None
+        return self.text_tower(batch.captions)
 
     def total(self, parts: torch.Tensor, valid_frames: int) -> torch.Tensor:
         """The weighted loss of summed ``parts`` [C + 2]."""

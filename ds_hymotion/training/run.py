@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -20,20 +19,31 @@ from ds_hymotion.data.plan import Layout, Planner, Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.checkpoint import MASTER, Checkpoint, newest_checkpoint
+from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
 from ds_hymotion.training.memory import MemoryWatch
-from ds_hymotion.training.network import build_engine, build_generator, network_config, stage_plan
+from ds_hymotion.training.network import (
+    build_engine,
+    build_generator,
+    build_objective,
+    network_config,
+    stage_plan,
+)
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
+from ds_hymotion.training.text import export_tower, require_same_text, text_provenance, text_source, text_tower
+from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
 
 LONGEST_SAVE_S = 25.0
@@ -56,19 +66,27 @@ class TrainingRun:
         self.corpus = corpus
         self.output = output
         self.mesh = mesh
-        self.text = TextCache(corpus.text_cache_folder(self.settings.text.encoder))
         self.model_config = network_config(self.settings, corpus)
-        self.text.require(self.model_config.ctxt_input_dim, self.model_config.vtxt_input_dim)
+        self.text = text_source(self.settings.text, corpus, self.model_config, str(mesh.device))
         self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = newest_checkpoint(resume) if resume else None
         self.stages = stage_plan(config, self.model_config, corpus)
         held = None if mesh.pipe_size == 1 else lambda name: self.stages.stage_of(name) == mesh.pipe_rank
-        generator = build_generator(self.settings, self.model_config, corpus, held)
+        generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
+        if checkpoint:
+            restore_fixed(checkpoint, dict(generator.named_buffers()))
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
         self.planner, self.maker = self._plan()
         self.evaluation = self._evaluation()
         self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
+        names = [name for name, _ in generator.named_parameters()]
+        self.sync_groups = sync_groups(self.settings.gradient_sync, names)
+        for name in self.sync_groups.frozen:
+            parameter = generator.get_parameter(name).requires_grad_(False)
+            here = torch.empty(0) if parameter.is_meta else parameter.detach().to(mesh.device, copy=True)
+            self.untrained[name] = mesh.bring_to_first(here, parameter.shape, self.stages.stage_of(name)).cpu()
         self.engine = self._engine(generator)
+        self.values = StepValues(self.engine, self.maker, self.joints)
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
@@ -79,7 +97,13 @@ class TrainingRun:
         )
         self.memory = MemoryWatch(self.engine, self.average, self.joints.suggestion())
         self.checkpoint = Checkpoint(
-            output, self.engine.states, self.average, self.untrained, mesh, self.settings.training.keep_last
+            output,
+            self.engine.states,
+            self.engine.sync,
+            self.average,
+            self.untrained,
+            mesh,
+            self.settings.training.keep_last,
         )
         self.step = 0
         self.position = Position()
@@ -117,6 +141,12 @@ class TrainingRun:
 
     def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
         flow = self.settings.flow
+        if isinstance(self.text, TextCache):
+            # Looked up here, where all ranks find the same; inside the run one rank alone would stop.
+            captions = (caption.text for sample in samples for caption in sample.captions)
+            missing = next((caption for caption in captions if caption not in self.text), None)
+            if missing is not None:
+                self.text.lookup([missing])
         return BatchMaker(
             self.corpus,
             samples,
@@ -142,22 +172,42 @@ class TrainingRun:
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
-        return build_engine(generator, self.config, self.corpus, self.joints, self.mesh, self.stages)
+        tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
+        objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
+        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
+        require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self.engine.restore_scaler(state["scaler"])
+        with torch.no_grad():
+            for name, value in read_kind(checkpoint, FIXED):
+                if name in self.sync_groups.frozen:
+                    self.untrained[name] = value
+                    self.engine.put_frozen(name, value)
+        if self.step > self.settings.training.max_steps:
+            raise UserError(
+                f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
+                f"{self.settings.training.max_steps}; use at least {self.step}"
+            )
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
         training = self.settings.training
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
-        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher:
+        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
             for step, batches in self._batches(prefetcher):
                 parts = self._train_step(step, batches, stop, log)
+                self._check_ranks()
+                # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
+                if self.config.dtype != "fp16" and not bool(parts.isfinite().all()):
+                    raise UserError(
+                        f"step {self.step}: the loss is {float(parts[:-1].sum())}; nothing was saved since; resume "
+                        "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
+                    )
                 if self.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
                 stopping = float(parts[-1]) > 0
@@ -202,9 +252,9 @@ class TrainingRun:
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
         with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
-            parts = self.engine.train_step(batches, step.valid_frames, factor)
+            parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
             if self.average:
-                self.average.update()
+                self.average.update(self.engine.sync.stepping)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
         self.mesh.sum_over_all(votes)
         self.step += 1
@@ -212,8 +262,8 @@ class TrainingRun:
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
         if logged:
-            values = self._values(votes[:-1].cpu(), step, factor)
-            loss = values["loss"]
+            values = self.values.of(votes[:-1].cpu(), step, factor)
+            loss = float(values["loss"])
             log.record(self.step, values)
         for line in self.memory.lines():
             log.say(line)
@@ -226,32 +276,19 @@ class TrainingRun:
             self.position = Position(step.epoch)
         self.position.advance(self.planner.layout)
 
-    def _values(self, parts: torch.Tensor, step: Step, factor: float) -> dict[str, float]:
-        values = {"loss": float(self.engine.objective.total(parts, step.valid_frames))}
-        values.update(self.joints.losses(parts, step.valid_frames))
-        if self.settings.flow.joint_position_weight:
-            values["loss_joint_position_m2"] = float(parts[-2]) / (
-                step.valid_frames * self.corpus.representation.joints
-            )
-        if self.settings.flow.foot_contact_weight:
-            values["loss_foot_contact"] = float(parts[-1]) / (2 * step.valid_frames)
-        values.update(
-            lr=self.engine.full_rate * factor,
-            grad_norm=self.engine.gradient_norm,
-            epoch=float(step.epoch),
-            bucket=float(step.bucket),
-            useful_share=step.useful_share,
-        )
-        if self.config.dtype == "fp16":
-            values["loss_scale"] = self.engine.loss_scale
-        return {name: value for name, value in values.items() if not math.isnan(value) or name.startswith("loss")}
+    def _check_ranks(self) -> None:
+        """Every ``check_steps``: all data ranks hold the same weights, or all of them end with an error."""
+        every = self.settings.gradient_sync.check_steps
+        if every and self.step % every == 0:
+            assert_synced(self.mesh, self.engine.parameters, f"step {self.step}")
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.evaluation is not None
         held_out = self.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
-        log.say(f"step {self.step}: held-out loss {held_out.mean:.4f}")
+        clips = "training clips, other noise" if self.settings.evaluation.split == "train" else "held-out clips"
+        log.say(f"step {self.step}: loss {held_out.mean:.4f} ({clips})")
 
     def _save(self) -> Path:
         state = {
@@ -273,6 +310,7 @@ class TrainingRun:
             preset=self.settings.model.preset,
             steps=self.step,
             base=self.settings.model.init_from or "",
+            text=text_provenance(self.settings.text, self.text),
         )
 
     def _export(self, log: RunLog) -> None:
@@ -283,11 +321,22 @@ class TrainingRun:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
-        if not self.mesh.is_first:
-            return
+        problem = ""
+        if self.mesh.is_first:
+            try:
+                self._write_export(tensors, log)
+            except (OSError, UserError) as error:
+                problem = f"{self.output}: weights not exported ({error}); make room and run again with --resume"
+        if problem := self.mesh.agree(problem):
+            raise UserError(problem)
+
+    def _write_export(self, tensors: dict[str, torch.Tensor], log: RunLog) -> None:
+        if text := export_tower(self.output, tensors, self.provenance.text):
+            log.say(f"text layers: {text}")
         save_weights(self.output / WEIGHTS, tensors, self.provenance)
         log.say(f"weights: {self.output / WEIGHTS}")
-        if self.settings.model.preset.startswith("hy-motion"):
+        preset = self.settings.model.preset
+        if preset.startswith("hy-motion") and self.model_config == PRESETS[preset]:
             write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
             log.say(f"released format: {self.output / 'latest.ckpt'}")
 
@@ -307,8 +356,9 @@ class TrainingRun:
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
 
     def _conclude(self, log: RunLog) -> None:
-        """Name the clips that could not be read, of all ranks (collective)."""
+        """Name the clips that could not be read, of all ranks, and what was sent (collective)."""
         failed = self.mesh.gather_objects(self.maker.failed)
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")
+        log.say(self.engine.traffic.summary(sum(p.numel() for p in self.engine.network_parameters.values())))

@@ -10,12 +10,14 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import sync_groups
+from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.parallel.tensor import check_size
-from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.checkpoint import checkpoint_folders
 from ds_hymotion.training.joints import JointPlan
-from ds_hymotion.training.network import network_config, stage_plan
+from ds_hymotion.training.network import network_config, parameter_names, stage_plan
 from ds_hymotion.training.run import TrainingRun
+from ds_hymotion.training.text import text_source
 
 
 def start_training(arguments: TrainArguments) -> bool:
@@ -35,12 +37,11 @@ def start_training(arguments: TrainArguments) -> bool:
     config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), ranks=world)
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
-    TextCache(corpus.text_cache_folder(config.hymotion.text.encoder)).require(
-        network.ctxt_input_dim, network.vtxt_input_dim
-    )
+    groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
+    text_source(config.hymotion.text, corpus, network)
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
-    stage_plan(config, network, corpus)
+    check_trained(stage_plan(config, network, corpus), groups)
     JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
@@ -60,10 +61,18 @@ def _resume_folder(flag: str | None, output: Path) -> Path | None:
             raise UserError(f"--output_dir {output} holds checkpoints; continue with --resume or give another folder")
         return None
     if flag == AUTO:
-        return output if checkpoint_folders(output) else None
+        if checkpoint_folders(output):
+            return output
+        if os.environ.get("RANK", "0") == "0":
+            print(f"--resume: no checkpoint in {output} yet, so this run starts at step 0", flush=True)
+        return None
     folder = Path(flag)
     if not checkpoint_folders(folder):
         raise UserError(f"--resume {folder}: no checkpoint there; give a run's folder")
+    if checkpoint_folders(output) and folder.resolve() != output.resolve():
+        raise UserError(
+            f"--output_dir {output} holds checkpoints of its own; resume those, or continue {folder} in a new folder"
+        )
     return folder
 
 

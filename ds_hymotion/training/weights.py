@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS, preset
 from ds_hymotion.model.released import load_into, load_released
 from ds_hymotion.motion.representation import Representation, representation
+from ds_hymotion.text.tower_weights import is_tower
 from ds_hymotion.training.checkpoint import EMA, FIXED, MASTER, newest_checkpoint, read_kind, read_state
 
 FORMAT = "ds_hymotion weights 1"
@@ -34,6 +35,7 @@ class Provenance:
     preset: str
     steps: int = 0
     base: str = ""
+    text: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> ModelConfig:
@@ -82,7 +84,8 @@ def run_weights(run: Path) -> tuple[dict[str, torch.Tensor], Provenance]:
         return load_weights(run / WEIGHTS)
     folder = newest_checkpoint(run)
     state = read_state(folder)
-    tensors = dict(read_kind(folder, EMA if EMA in state["kinds"] else MASTER))
+    kind = EMA if EMA in state["kinds"] else MASTER
+    tensors = {name: value for name, value in read_kind(folder, kind) if not is_tower(name)}
     tensors.update(read_kind(folder, FIXED))
     return tensors, Provenance(**state["provenance"])
 

@@ -24,8 +24,9 @@ from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
 from ds_hymotion.motion.representation import representation
 from ds_hymotion.parallel.mesh import Mesh, free_port
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.stages import network_units, plan_stages
-from ds_hymotion.reports.benchmarks.rows import Row
+from ds_hymotion.reports.measuring.row import Row
 from ds_hymotion.training.objective import BodyLosses, FlowObjective
 
 MICRO_BATCHES, CLIPS, FRAMES, TOKENS = 4, 2, 300, 32
@@ -49,8 +50,8 @@ def wire_bytes(config: ModelConfig, value_bytes: int) -> dict[str, int]:
 
 def table(counted: list[dict[str, int]]) -> list[Row]:
     """Rows from what each of two ranks sent."""
-    sizes = f"{MICRO_BATCHES} micro-batches x {CLIPS} clips x {FRAMES} frames + {TOKENS} text tokens"
-    small = f"2 stages, {sizes}, width {SMALL.feat_dim}, fp32, counted"
+    sizes = f"2 stages, {MICRO_BATCHES} micro-batches x {CLIPS} clips x {FRAMES} frames + {TOKENS} text tokens"
+    small = {"sizes": sizes, "width": SMALL.feat_dim, "precision": "fp32", "how": "counted"}
     rows = [
         Row(f"between stages per step, {direction}", sum(sent.values()), "bytes", conditions=small)
         for direction, sent in zip(("forward", "backward"), counted)
@@ -65,9 +66,14 @@ def table(counted: list[dict[str, int]]) -> list[Row]:
                 "between two stages per step, both directions",
                 both,
                 "bytes",
-                f"gradients of two data ranks, all-reduced in 16 bit: {gradient} bytes",
-                both / gradient,
-                f"{name}, {sizes}, bf16, computed",
+                against=gradient,
+                conditions={
+                    "sizes": sizes,
+                    "preset": name,
+                    "precision": "bf16",
+                    "how": "computed",
+                    "against": "gradients of two data ranks, all-reduced in 16 bit",
+                },
             )
         )
     return rows
@@ -107,10 +113,11 @@ def count_step(mesh: Mesh) -> dict[str, int]:
     generator = MotionGenerator(SMALL)
     initialise(generator, 0, copy_noise=False)
     body = BodyLosses(representation("smpl24-rotmat"), generator.mean, generator.std, 30.0, FlowSection())
-    face = PipelineFace(FlowObjective(generator, FlowSection(), body), config, mesh, stages)
+    groups = SyncGroups(tuple(name for name, _ in generator.named_parameters()), (), ())
+    face = PipelineFace(FlowObjective(generator, FlowSection(), body), config, mesh, groups, stages)
     total: Counter[str] = Counter()
     with counting_sends(total):
-        face.train_step([_batch() for _ in range(MICRO_BATCHES)], MICRO_BATCHES * CLIPS * FRAMES, 1.0)
+        face.train_step(0, [_batch() for _ in range(MICRO_BATCHES)], MICRO_BATCHES * CLIPS * FRAMES, 1.0)
     return dict(total)
 
 

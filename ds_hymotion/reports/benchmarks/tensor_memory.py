@@ -9,7 +9,7 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import preset
 from ds_hymotion.motion.representation import representation
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
-from ds_hymotion.reports.benchmarks.rows import Row
+from ds_hymotion.reports.measuring.row import Row
 from ds_hymotion.training.joints import JointPlan
 
 NETWORK = "hy-motion-1.0"
@@ -23,12 +23,15 @@ def run() -> list[Row]:
     for ranks in (1, 2, 4, 5):
         counts = parameters_per_rank(NETWORK, ranks)
         most = max(counts)
-        conditions = f"{NETWORK}, {ranks} tensor rank(s), largest rank (smallest {min(counts) / 1e6:.2f} M), counted"
-        against = f"1 rank: {whole / 1e6:.2f} M"
-        rows.append(Row("parameters per rank", most / 1e6, "M", against, most / whole, conditions))
+        conditions = {
+            "network": NETWORK,
+            "tensor ranks": ranks,
+            "rank": f"largest (smallest {min(counts) / 1e6:.2f} M)",
+            "how": "counted",
+        }
+        rows.append(Row("parameters per rank", most / 1e6, "M", whole / 1e6, most / whole, conditions))
         for name, size in BYTES.items():
-            against = f"1 rank: {whole * size / 1e9:.2f} GB"
-            rows.append(Row(f"{name} per rank", most * size / 1e9, "GB", against, most / whole, conditions))
+            rows.append(Row(f"{name} per rank", most * size / 1e9, "GB", whole * size / 1e9, most / whole, conditions))
     return rows
 
 

@@ -1,0 +1,152 @@
+"""Bytes that really travel: every collective and message of a run, counted where it is called."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# The argument that holds the whole message, by function name, in torch.distributed and in DeepSpeed's backend alike.
+MESSAGE = {
+    "all_reduce": 0,
+    "reduce": 0,
+    "broadcast": 0,
+    "all_gather": 0,
+    "all_gather_into_tensor": 0,
+    "reduce_scatter": 1,
+    "reduce_scatter_tensor": 1,
+    "all_to_all_single": 1,
+    "send": 0,
+    "isend": 0,
+}
+GRADIENTS, WEIGHTS, CONTROL = "gradients", "weights", "control"
+# What a region of that purpose sends on its own account; anything else in it, such as a norm, is control.
+PURPOSES = {
+    GRADIENTS: ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"),
+    WEIGHTS: ("all_gather", "all_gather_into_tensor", "broadcast"),
+}
+
+
+class Traffic:
+    """Counts the messages of this rank inside groups of more than one, while it is entered as a context.
+
+    A message's size is the whole tensor's, as handed to the collective: for n ranks, a ring all-reduce sends
+    2(n − 1)/n of it over every link and a gather (n − 1)/n. Python objects, which only checkpoints and checks send,
+    are not counted.
+
+    Two places are watched, for the time of the context only: DeepSpeed's backend object, which has references of its
+    own to some functions of torch.distributed, and torch.distributed, which this package and that backend call.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.total: Counter[tuple[str, str]] = Counter()
+        self._since: Counter[tuple[str, str]] = Counter()
+        self._steps_since = 0
+        self._purpose = CONTROL
+        self._shares: dict[str, float] = {}
+        self._counting = True
+        self._undo: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Traffic:
+        from deepspeed.comm import comm
+
+        for owner in (comm.cdb, dist):
+            for name in MESSAGE:
+                if owner is not None and hasattr(owner, name):
+                    self._watch(owner, name)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    @contextmanager
+    def region(self, purpose: str, elements: Mapping[str, int]) -> Iterator[None]:
+        """Count what is sent inside for ``purpose``, divided over parameter groups in proportion to ``elements``."""
+        before = self._purpose, self._shares
+        whole = sum(elements.values())
+        self._purpose, self._shares = purpose, {name: count / whole for name, count in elements.items()}
+        try:
+            yield
+        finally:
+            self._purpose, self._shares = before
+
+    def end_step(self) -> None:
+        """Close one optimizer step."""
+        self.steps += 1
+        self._steps_since += 1
+
+    def scalars(self) -> dict[str, float]:
+        """Mean bytes per step since the last call, by monitor name."""
+        steps, since = max(1, self._steps_since), self._since
+        self._since, self._steps_since = Counter(), 0
+        values = {"comm/allreduce_bytes": _of(since, GRADIENTS) / steps}
+        for purpose, group in sorted(since):
+            name = f"comm/{purpose}_{group}_bytes" if group else f"comm/{purpose}_bytes"
+            values[name] = since[purpose, group] / steps
+        return values
+
+    def summary(self, parameters: int) -> str:
+        """A line on the steps counted, against averaging all ``parameters`` in fp32 every step."""
+        if not self.steps or not self.total:
+            return "gradients sent: none, there is one data rank"
+        sent, full = _of(self.total, GRADIENTS) / self.steps, 4.0 * parameters
+        groups = ", ".join(
+            f"{group} {count / self.steps / 1e6:.3f}"
+            for (purpose, group), count in sorted(self.total.items())
+            if purpose == GRADIENTS
+        )
+        return (
+            f"gradients sent: {sent / 1e6:.3f} MB per step and rank ({groups}), {100 * sent / full:.1f} % of all in "
+            f"fp32 every step ({full / 1e6:.3f} MB): {100 * (1 - sent / full):.1f} % saved; weights gathered: "
+            f"{_of(self.total, WEIGHTS) / self.steps / 1e6:.3f} MB"
+        )
+
+    def _watch(self, owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+        own = name in vars(owner)
+
+        @functools.wraps(original)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if not self._counting:
+                return original(*args, **kwargs)
+            self._count(name, [*args, *kwargs.values()])
+            self._counting = False
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._counting = True
+
+        setattr(owner, name, counted)
+        self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
+
+    def _count(self, name: str, arguments: list[Any]) -> None:
+        group = next((value for value in arguments if isinstance(value, dist.ProcessGroup)), None)
+        if dist.get_world_size(group) < 2:
+            return
+        size = _bytes(arguments[MESSAGE[name]])
+        if name in PURPOSES.get(self._purpose, ()):
+            for label, share in self._shares.items():
+                self._add(self._purpose, label, size * share)
+        else:
+            self._add(CONTROL, "", size)
+
+    def _add(self, purpose: str, group: str, size: float) -> None:
+        self.total[purpose, group] += size  # type: ignore[assignment]
+        self._since[purpose, group] += size  # type: ignore[assignment]
+
+
+def _of(counts: Mapping[tuple[str, str], float], purpose: str) -> float:
+    return float(sum(count for (kind, _), count in counts.items() if kind == purpose))
+
+
+def _bytes(message: Any) -> int:
+    if torch.is_tensor(message):
+        return message.numel() * message.element_size()
+    return sum(_bytes(part) for part in message)

@@ -1,0 +1,176 @@
+"""A checkpoint as a folder of files: how it is found, proven intact, read, and written so that no half one is left.
+
+The folder ``step-00000400`` has safetensors files per kind of state, ``state.json`` and a ``manifest.json`` with every
+file's size and SHA-256. It is written under another name, renamed when complete, and ``latest`` moves last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Container, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from ds_hymotion.errors import UserError
+from ds_hymotion.formats.tensors import save_tensors
+
+VERSION = 1
+CHUNK_BYTES = 1 << 30
+FOLDER = re.compile(r"step-(\d{8})")
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """Complete-looking checkpoint folders of a run, oldest first."""
+    root = run / "checkpoints"
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if FOLDER.fullmatch(path.name) and path.is_dir())
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """The newest intact checkpoint of a run, which ``latest`` names unless it was damaged since.
+
+    Raises:
+        UserError: the run has none.
+    """
+    problems = []
+    for folder in reversed(checkpoint_folders(run)):
+        problem = damage(folder)
+        if problem is None:
+            return folder
+        problems.append(problem)
+    found = f" ({'; '.join(problems)})" if problems else ""
+    raise UserError(f"{run}: no intact checkpoint{found}; give the folder of a run that has saved one")
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint's files, or None."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        files: dict[str, Any] = manifest["files"]
+        if "state.json" not in files:
+            return f"{folder}: its manifest names no state.json"
+        for name, entry in files.items():
+            path = folder / name
+            if path.stat().st_size != entry["bytes"]:
+                return f"{path}: {path.stat().st_size} bytes, the manifest says {entry['bytes']}"
+            if digest(path) != entry["sha256"]:
+                return f"{path}: its SHA-256 is not the manifest's"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{folder}: {error}"
+    return None
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, read in pieces."""
+    total = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(1 << 22):
+            total.update(piece)
+    return total.hexdigest()
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """``state.json`` of a checkpoint."""
+    problem = damage(folder)
+    if problem:
+        raise UserError(f"{problem}; the checkpoint is damaged")
+    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    if state.get("version") != VERSION:
+        raise UserError(f"{folder}: checkpoint version {state.get('version')!r}; this program reads {VERSION}")
+    return state
+
+
+def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """All whole tensors of one kind, or those whose names are ``wanted``, one at a time."""
+    for path in sorted(folder.glob(f"{kind}-*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as reader:
+                for name in reader.keys():  # noqa: SIM118
+                    if wanted is None or name in wanted:
+                        yield name, reader.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+class FolderWriter:
+    """The first rank's part of a save: a failure is kept until all ranks can hear of it."""
+
+    def __init__(self, folder: Path, active: bool) -> None:
+        self.folder = folder
+        self.partial = folder.with_name(".partial-" + folder.name)
+        self.active = active
+        self.problem = ""
+        self._pending: dict[str, torch.Tensor] = {}
+        self._kind = ""
+        self._files: dict[str, dict[str, Any]] = {}
+
+    def attempt(self, action: Callable[[], None]) -> None:
+        if not self.active or self.problem:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.problem = str(error)
+            shutil.rmtree(self.partial, ignore_errors=True)
+
+    def begin(self, expected: int) -> None:
+        self.partial.parent.mkdir(parents=True, exist_ok=True)
+        for stale in self.partial.parent.glob(".partial-*"):
+            shutil.rmtree(stale, ignore_errors=True)
+        free = shutil.disk_usage(self.partial.parent).free
+        if free < expected * 1.02:
+            raise OSError(f"{free / 2**30:.2f} GiB free, {expected / 2**30:.2f} GiB needed")
+        self.partial.mkdir()
+
+    def add(self, kind: str, name: str, whole: torch.Tensor) -> None:
+        if kind != self._kind:
+            self.flush()
+        self._kind = kind
+        self._pending[name] = whole.cpu().clone()
+        if sum(value.numel() * 4 for value in self._pending.values()) >= CHUNK_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        if self._pending:
+            count = sum(name.startswith(self._kind + "-") for name in self._files)
+            path = self.partial / f"{self._kind}-{count:05d}.safetensors"
+            save_tensors(path, self._pending)
+            self._register(path)
+            self._pending = {}
+
+    def finish(self, state: dict[str, Any]) -> None:
+        path = self.partial / "state.json"
+        path.write_text(json.dumps(state, indent=1), encoding="utf-8")
+        self._register(path)
+        manifest = self.partial / "manifest.json"
+        manifest.write_text(json.dumps({"files": self._files}, indent=1), encoding="utf-8")
+        _sync(manifest)
+        _sync(self.partial)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        os.rename(self.partial, self.folder)
+        pointer = self.folder.parent / ".latest"
+        pointer.write_text(self.folder.name + "\n", encoding="utf-8")
+        _sync(pointer)
+        os.replace(pointer, self.folder.parent / "latest")
+        _sync(self.folder.parent)
+
+    def _register(self, path: Path) -> None:
+        _sync(path)
+        self._files[path.name] = {"bytes": path.stat().st_size, "sha256": digest(path)}
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

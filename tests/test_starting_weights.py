@@ -1,0 +1,56 @@
+"""What a run starts from: fresh weights, or a file's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ds_hymotion.config import RunConfig
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
+from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.motion.skeleton import smpl24
+from ds_hymotion.training.network import build_generator, network_config
+from ds_hymotion.training.weights import load_weights, save_weights
+from tests.corpora import random_weights, wavy_corpus
+from tests.runs import run_settings
+
+HEAD = "motion_transformer.final_layer.linear.weight"
+
+
+def build(corpus: Corpus, weights: Path | None, **changes: Any) -> MotionGenerator:
+    settings = RunConfig(run_settings(weights, **changes)).hymotion
+    return build_generator(settings, network_config(settings, corpus), corpus)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 30], representation="hymotion-201")
+
+
+def test_positions_relative_to_another_point_are_refused(corpus: Corpus, tmp_path: Path) -> None:
+    weights = random_weights(tmp_path / "weights.safetensors", corpus)
+    assert torch.equal(build(corpus, weights).mean, corpus.mean)
+    state, provenance = load_weights(weights)
+    state["mean"][135:138] = smpl24().offsets[0]
+    save_weights(weights, state, provenance)
+    with pytest.raises(UserError, match="--positions_relative_to rest_root"):
+        build(corpus, weights)
+
+
+def test_other_channels_start_fresh_and_without_the_trick_for_networks_from_scratch(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    wider = wavy_corpus(tmp_path, [20, 30])
+    weights = random_weights(tmp_path / "weights.safetensors", corpus)
+    generator = build(wider, weights)
+    state = generator.state_dict()
+    assert state[HEAD].shape[0] == 219 and not state[HEAD].any()
+    assert torch.equal(generator.mean, wider.mean)
+    name = "motion_transformer.single_blocks.1.linear1.weight"
+    assert torch.equal(state[name], load_weights(weights)[0][name])
+    assert build(wider, None).state_dict()[HEAD].any()
+    assert not build(wider, None, hymotion__model__init="released").state_dict()[HEAD].any()
