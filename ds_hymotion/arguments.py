@@ -72,6 +72,8 @@ class TrainArguments:
     joint_loss_weights: list[float] | None = flag(None, "loss weight of each joint group", nargs="+")
     joint_update_every: list[int] | None = flag(None, "steps between updates of each group's head rows", nargs="+")
     tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
+    pipeline_stages: int | None = flag(None, "stages that the network's layers are divided over")
+    pipeline_mode: str | None = flag(None, "what is divided over stages: layers")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
     sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
     check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
@@ -100,6 +102,8 @@ JSON_KEYS = {
     "joint_loss_weights": "hymotion.training.joint_loss_weights",
     "joint_update_every": "hymotion.training.joint_update_every",
     "tensor_parallel_size": "hymotion.parallel.model",
+    "pipeline_stages": "hymotion.parallel.pipeline",
+    "pipeline_mode": "hymotion.pipeline.mode",
     "allow_fps": "hymotion.model.allow_fps",
     "sync_others_every": "hymotion.gradient_sync.others_every",
     "check_sync_steps": "hymotion.gradient_sync.check_steps",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
+from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync, zero_stage
 from ds_hymotion.errors import UserError
 from ds_hymotion.mesh_shape import MeshShape
 
@@ -43,6 +43,9 @@ class ModelSection(Section):
     )
     init_from: str | None = Field(None, description="start from this latest.ckpt, safetensors export or run folder")
     checkpoint_blocks: int = Field(0, ge=0, description="recompute activations of every n-th block; 0 = keep all")
+    checkpoint_kinds: list[Literal["double", "single"]] = Field(
+        ["double", "single"], description="kinds of block that checkpoint_blocks applies to"
+    )
     fps: float = Field(30.0, gt=0, description="frame rate the network is made for, in Hz")
     allow_fps: bool = Field(False, description="train on a corpus of another frame rate all the same")
 
@@ -158,10 +161,22 @@ class GradientSyncSection(Section):
     )
 
 
+class PipelineSection(Section):
+    """Which stage holds which layers, where ``parallel.pipeline`` asks for more than one."""
+
+    mode: Literal["layers"] = Field("layers", description="what is divided over stages: the network's layers")
+    balance: Literal["cost", "parameters", "uniform"] = Field(
+        "cost", description="what stages share evenly: computation, parameters, or the number of blocks"
+    )
+    split: list[int] = Field([], description="blocks per stage, instead of a balance; [] = by balance")
+    max_imbalance: float = Field(1.5, ge=1, description="largest stage cost over the mean that a run starts with")
+
+
 class ParallelSection(Section):
     """How the network is spread over ranks; the data axis takes the ranks that are left."""
 
     model: int = Field(1, ge=1, description="tensor ranks: heads, MLPs and the motion head are cut over so many")
+    pipeline: int = Field(1, ge=1, description="pipeline stages that the layers are divided over")
     memory_steps: int = Field(500, ge=0, description="steps between lines on each rank's memory; 0 = only at the start")
 
 
@@ -173,6 +188,7 @@ class HymotionSection(Section):
     text: TextSection = TextSection()
     flow: FlowSection = FlowSection()
     training: TrainingSection = TrainingSection()
+    pipeline: PipelineSection = PipelineSection()
     evaluation: EvaluationSection = EvaluationSection()
     gradient_sync: GradientSyncSection = GradientSyncSection()
     parallel: ParallelSection = ParallelSection()
@@ -207,7 +223,8 @@ class RunConfig:
             raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
         self.name = name
         self.hymotion = parse_section(section, name)
-        self.shape = MeshShape.of(ranks or self.hymotion.parallel.model, self.hymotion.parallel.model)
+        model, pipe = self.hymotion.parallel.model, self.hymotion.parallel.pipeline
+        self.shape = MeshShape.of(ranks or model * pipe, model, pipe)
         self.deepspeed = check_deepspeed_keys(merged, name, self.shape.data)
         self._cross_checks()
 
@@ -229,6 +246,7 @@ class RunConfig:
         return {**self.deepspeed, "hymotion": self.hymotion.model_dump()}
 
     def _cross_checks(self) -> None:
+        self._check_pipeline()
         data = self.hymotion.data
         text = self.hymotion.text
         if text.mode == "live" and text.encoder != "qwen_clip":
@@ -250,6 +268,20 @@ class RunConfig:
             )
         if self.hymotion.gradient_sync.others_every > 1:
             check_selective_sync(self.deepspeed, self.name, self.hymotion.gradient_sync.others_every)
+
+    def _check_pipeline(self) -> None:
+        stages, zero = self.hymotion.parallel.pipeline, self.deepspeed.get("zero_optimization", {})
+        if stages == 1:
+            return
+        where = f"{self.name}: hymotion.parallel.pipeline = {stages}"
+        if (stage := zero_stage(self.deepspeed, self.name)) > 1:
+            raise UserError(f"{where} runs with zero_optimization.stage 0 or 1, not {stage}; use 1")
+        if isinstance(zero, dict) and zero.get("offload_optimizer"):
+            raise UserError(f"{where} does not run with zero_optimization.offload_optimizer; leave it out")
+        if self.hymotion.text.mode == "live":
+            raise UserError(f"{where} does not run with hymotion.text.mode = live; cache the features and use cached")
+        if self.deepspeed.get("wall_clock_breakdown"):
+            raise UserError(f"{where} does not run with wall_clock_breakdown = true; leave it out")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

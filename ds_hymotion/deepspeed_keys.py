@@ -34,7 +34,6 @@ TOP_LEVEL = [
     "wandb",
     "csv_monitor",
     "comet",
-    "pipeline",
     "aio",
     "hymotion",
     "log_level",
@@ -47,6 +46,8 @@ REFUSED = {
     "amp": "use bf16 or fp16",
     "torch_autocast": "use bf16 or fp16: the network keeps norms, softmax and RoPE in fp32 itself",
     "tensor_parallel": "DeepSpeed's AutoTP does not know this network; use hymotion.parallel.model",
+    "pipeline": "stages are hymotion.parallel.pipeline and hymotion.pipeline, recomputed activations "
+    "hymotion.model.checkpoint_blocks",
     "sparse_attention": "the attention band is hymotion.model.band_frames",
     "curriculum_learning": "the batch plan owns the order of clips",
     "data_efficiency": "the batch plan owns the order of clips",
@@ -62,15 +63,6 @@ REFUSED = {
 }
 
 NESTED = {
-    "pipeline": [
-        "stages",
-        "partition",
-        "seed_layers",
-        "activation_checkpoint_interval",
-        "pipe_partitioned",
-        "grad_partitioned",
-        "use_reentrant",
-    ],
     "optimizer": ["type", "params", "legacy_fusion"],
     "fp16": [
         "enabled",
@@ -180,7 +172,6 @@ def check_selective_sync(config: dict[str, Any], name: str, every: int) -> None:
     accumulation = config.get("data_types", {}).get("grad_accum_dtype", "fp32")
     refusals = {
         "fp16.enabled = true": (config.get("fp16", {}).get("enabled"), "use bf16 or fp32"),
-        "zero_optimization.stage = 3": (stage == 3, "use stage 0, 1 or 2"),
         "zero_optimization.offload_optimizer": (_offloads(zero, "offload_optimizer"), "leave it out"),
         "zero_optimization.offload_param": (_offloads(zero, "offload_param"), "leave it out"),
         "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),

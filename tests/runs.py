@@ -43,7 +43,7 @@ def run_settings(weights: Path | None = None, **changes: Any) -> dict[str, Any]:
 def train(settings: dict[str, Any], corpus: Path, output: Path, resume: bool = False) -> None:
     """Run a training on this rank of the current process group."""
     config = RunConfig(settings, "test", ranks=dist.get_world_size())
-    mesh = Mesh.current(model=config.shape.model)
+    mesh = Mesh.current(model=config.shape.model, pipe=config.shape.pipe)
     output.mkdir(parents=True, exist_ok=True)
     TrainingRun(config, Corpus.open(corpus), output, mesh, output if resume else None).train()
 

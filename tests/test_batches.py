@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ds_hymotion.data.batches import BatchMaker
+from ds_hymotion.data.batches import BatchMaker, equal_shapes
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.plan import Row
 from ds_hymotion.flow.times import draw_time
@@ -89,3 +89,19 @@ def test_a_clip_that_cannot_be_read_is_named_and_empty(corpus: Corpus, tmp_path:
         assert name in {sample.id for sample in corpus.samples} and "damaged" in reason
     finally:
         shard.write_bytes(content)
+
+
+def test_micro_batches_are_padded_to_one_shape_by_rows_that_count_for_nothing(corpus: Corpus) -> None:
+    made = maker(corpus)
+    rows = [[Row(0, 0, 0), Row(1, 0, 1)], [Row(2, 0, 2)], []]
+    batches = [made.make(0, part, 3, 90) for part in rows]
+    batches[0].text = torch.nn.functional.pad(batches[0].text, (0, 0, 0, 3))
+    padded = equal_shapes(batches)
+    for name in ("motion", "noise", "text", "pooled", "lengths", "text_lengths", "t", "drop"):
+        assert len({getattr(batch, name).shape for batch in padded}) == 1, name
+    assert [batch.rows for batch in padded] == [2, 2, 2]
+    assert [batch.lengths.tolist() for batch in padded] == [[20, 30], [90, 0], [0, 0]]
+    assert torch.equal(padded[1].motion[0], batches[1].motion[0]) and not padded[1].motion[1].any()
+    assert equal_shapes([]) == []
+    (empty,) = equal_shapes([made.make(0, [], 3, 0)])
+    assert empty.motion.shape[:2] == (1, 1) and empty.lengths.tolist() == [0] and empty.text_lengths.tolist() == [0]

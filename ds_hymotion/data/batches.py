@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 
@@ -59,6 +60,28 @@ class Batch:
     def rows(self) -> int:
         """Number of rows B; 0 for a rank without clips."""
         return self.motion.shape[0]
+
+
+def equal_shapes(batches: Sequence[Batch]) -> list[Batch]:
+    """Batches padded to the same rows, frames and text tokens, at least one of each.
+
+    What is missing becomes rows without a valid frame and tokens that are not valid.
+    """
+    rows = max([1, *(batch.rows for batch in batches)])
+    frames = max([1, *(batch.motion.shape[1] for batch in batches)])
+    tokens = max([1, *(batch.text.shape[1] for batch in batches)])
+    padded = []
+    for batch in batches:
+        short = rows - batch.rows
+        changed: dict[str, Any] = {
+            item.name: torch.cat([value, value.new_zeros(short, *value.shape[1:])])
+            for item in fields(batch)
+            if isinstance(value := getattr(batch, item.name), torch.Tensor)
+        }
+        for name, length in (("motion", frames), ("noise", frames), ("text", tokens)):
+            changed[name] = torch.nn.functional.pad(changed[name], (0, 0, 0, length - changed[name].shape[1]))
+        padded.append(replace(batch, **changed))
+    return padded
 
 
 class BatchMaker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,12 +12,29 @@ from torchdiffeq import odeint
 
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.losses import valid_frames
-from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.randomness import generator
 from ds_hymotion.text.encoder import TextFeatures
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
 METHODS = ("euler", "midpoint", "dopri5")
+
+
+class VelocityNetwork(Protocol):
+    """A :class:`MotionGenerator`, or what calls like one, with its parts on several devices."""
+
+    training: bool
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def null_ctxt_input(self) -> Tensor:
+        """Any tensor on the device that inputs go to."""
+
+    def __call__(self, *inputs: Tensor) -> Tensor: ...
+
+    def train(self, mode: bool = True) -> object: ...
 
 
 def integrate(
@@ -56,7 +74,7 @@ def integrate(
         return odeint(field, start, grid, rtol=rtol, atol=atol, method=method)[-1]
 
 
-def guided(network: MotionGenerator, text: TextFeatures, lengths: Tensor, guidance: float) -> Velocity:
+def guided(network: VelocityNetwork, text: TextFeatures, lengths: Tensor, guidance: float) -> Velocity:
     """Velocity u + guidance · (c − u) of conditional c and unconditional u, both in one call of 2B rows.
 
     With ``guidance`` 1 the conditional rows run alone.
@@ -80,7 +98,7 @@ def guided(network: MotionGenerator, text: TextFeatures, lengths: Tensor, guidan
 
 
 def sample(
-    network: MotionGenerator,
+    network: VelocityNetwork,
     text: TextFeatures,
     lengths: Tensor,
     noise: Tensor | None = None,
@@ -126,10 +144,10 @@ def row_noise(lengths: Tensor, channels: int, seed: int, first: int = 0) -> Tens
 
 
 @contextmanager
-def evaluating(network: torch.nn.Module) -> Iterator[None]:
+def evaluating(network: VelocityNetwork) -> Iterator[None]:
     """Evaluation mode inside, the former mode after."""
     training = network.training
-    network.eval()
+    network.train(False)
     try:
         yield
     finally:

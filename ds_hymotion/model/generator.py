@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 from torch import Tensor, nn
@@ -23,10 +23,12 @@ class MotionGenerator(nn.Module):
     special_game_vtxt_feat: Tensor
     special_game_ctxt_feat: Tensor
 
-    def __init__(self, config: ModelConfig, checkpoint_blocks: int = 0) -> None:
+    def __init__(
+        self, config: ModelConfig, checkpoint_blocks: int = 0, checkpoint_kinds: Collection[str] = ("double", "single")
+    ) -> None:
         super().__init__()
         self.config = config
-        self.motion_transformer = MotionTransformer(config, checkpoint_blocks)
+        self.motion_transformer = MotionTransformer(config, checkpoint_blocks, checkpoint_kinds)
         self.null_vtxt_feat = nn.Parameter(torch.zeros(1, 1, config.vtxt_input_dim))
         self.null_ctxt_input = nn.Parameter(torch.zeros(1, 1, config.ctxt_input_dim))
         self.register_buffer("special_game_vtxt_feat", torch.zeros(1, 1, config.vtxt_input_dim))

@@ -29,8 +29,13 @@ def initialise(generator: MotionGenerator, seed: int, copy_noise: bool) -> None:
 
 @torch.no_grad()
 def initialise_parameters(parameters: Iterable[tuple[str, nn.Parameter]], seed: int, copy_noise: bool) -> None:
-    """:func:`initialise` for some parameters, whole tensors under their names in the generator's state dict."""
+    """:func:`initialise` for some parameters, whole tensors under their names in the generator's state dict.
+
+    Those on the meta device, which have no values, are passed over.
+    """
     for name, parameter in parameters:
+        if parameter.is_meta:
+            continue
         parameter.copy_(fresh(name, tuple(parameter.shape), seed, copy_noise))
 
 

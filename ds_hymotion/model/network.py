@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -39,11 +41,15 @@ class MotionTransformer(Embedder):
     Args:
         config: the sizes.
         checkpoint_blocks: recompute the activations of every n-th block in the backward pass; 0 keeps all.
+        checkpoint_kinds: which kinds of block may be recomputed, of ``double`` and ``single``.
     """
 
-    def __init__(self, config: ModelConfig, checkpoint_blocks: int = 0) -> None:
+    def __init__(
+        self, config: ModelConfig, checkpoint_blocks: int = 0, checkpoint_kinds: Collection[str] = ("double", "single")
+    ) -> None:
         super().__init__(config)
         self.checkpoint_blocks = checkpoint_blocks
+        self.checkpoint_kinds = checkpoint_kinds
         self.double_blocks = nn.ModuleList([DoubleBlock(config) for _ in range(config.double_layers)])
         self.single_blocks = nn.ModuleList([SingleBlock(config) for _ in range(config.single_layers)])
         self.final_layer = FinalLayer(config)
@@ -71,7 +77,9 @@ class MotionTransformer(Embedder):
 
     def run_block(self, index: int, block: nn.Module, stream: Stream, geometry: Geometry) -> Stream:
         """Block number ``index`` of all, its activations recomputed if it is one of every ``checkpoint_blocks``."""
-        if self.checkpoint_blocks and torch.is_grad_enabled() and (index + 1) % self.checkpoint_blocks == 0:
+        kind = "double" if index < self.config.double_layers else "single"
+        chosen = self.checkpoint_blocks and (index + 1) % self.checkpoint_blocks == 0 and kind in self.checkpoint_kinds
+        if chosen and torch.is_grad_enabled():
             return checkpoint(block, stream, geometry, use_reentrant=False, preserve_rng_state=False)
         return block(stream, geometry)
 

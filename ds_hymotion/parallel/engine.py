@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
+from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
 
 from ds_hymotion.config import RunConfig
@@ -36,7 +37,12 @@ class DataEngine:
         mesh: this rank's place.
         groups: which parameters are averaged every step; the other trained ones wait, if the configuration says so.
         plan: how the network's tensors are cut over the model axis.
+        stages: as for :class:`ParameterStates`.
     """
+
+    reads_batches = True
+    in_flight = 1
+    stage_table = ""
 
     def __init__(
         self,
@@ -45,9 +51,8 @@ class DataEngine:
         mesh: Mesh,
         groups: SyncGroups,
         plan: CutPlan | None = None,
+        stages: dict[str, tuple[int, tuple[int, ...]]] | None = None,
     ) -> None:
-        import deepspeed
-
         settings = engine_settings(config, mesh)
         check_with_deepspeed(settings, config.name, mesh)
         self.mesh = mesh
@@ -59,22 +64,47 @@ class DataEngine:
         every = config.hymotion.gradient_sync.others_every
         always = {name: value for name, value in self.parameters.items() if name in groups.always or every == 1}
         deferred = {name: value for name, value in self.parameters.items() if name not in always}
-        self.engine, *_ = deepspeed.initialize(
-            model=objective,
-            model_parameters=[{"params": list(part.values())} for part in (always, deferred) if part],
-            config=settings,
-            mpu=mesh.mpu,
-            dist_init_required=False,
-        )
+        parts = [{"params": list(part.values())} for part in (always, deferred) if part]
+        self.engine = self._initialize(objective, settings, parts)
         self.traffic = Traffic()
-        self.sync = GradientSync(self.engine, always, deferred, every, self.traffic)
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages)
+        names = [name for name in self.states.names if name not in groups.always and every > 1]
+        self.sync = GradientSync(self.engine, always, deferred, every, self.traffic, names)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
-        self.states = ParameterStates(self.engine, self.parameters, mesh, plan)
         if deferred:
             # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
             self.states.prepare([0, 0])
+
+    def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
+        """DeepSpeed's engine over groups of ``parameters``."""
+        import deepspeed
+
+        return deepspeed.initialize(
+            model=objective,
+            model_parameters=parameters,
+            config=settings,
+            mpu=self.mesh.mpu,
+            dist_init_required=False,
+        )[0]
+
+    @torch.no_grad()
+    def put_frozen(self, name: str, whole: torch.Tensor) -> None:
+        """Set a weight that is not trained, on the ranks that hold it."""
+        if name in self.network_parameters:
+            weight = self.network_parameters[name]
+            weight.copy_(self.states.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
+
+    @property
+    def called_modules(self) -> tuple[nn.Module, nn.Module]:
+        """What runs once per micro-batch, and the part of it before the loss."""
+        return self.objective, self.objective.generator
+
+    @property
+    def generator(self) -> nn.Module:
+        """The network, to be called like a :class:`MotionGenerator`."""
+        return self.objective.generator
 
     @property
     def objective(self) -> FlowObjective:

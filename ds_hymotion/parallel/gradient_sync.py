@@ -11,7 +11,7 @@ library's classes. Written for DeepSpeed 0.19; the tests compare every mode with
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -54,6 +54,7 @@ class GradientSync:
         deferred: those of the last group by name, in its order; may be empty: then every step is DeepSpeed's own.
         every: steps from sync to sync.
         traffic: counts what is sent.
+        names: the deferred parameters of all pipeline stages; by default ``deferred`` alone.
     """
 
     def __init__(
@@ -63,10 +64,12 @@ class GradientSync:
         deferred: Mapping[str, torch.nn.Parameter],
         every: int,
         traffic: Traffic,
+        names: Sequence[str] | None = None,
     ) -> None:
         self.engine = engine
         self.always = dict(always)
         self.deferred = dict(deferred)
+        self.names = list(self.deferred if names is None else names)
         self.every = every
         self.traffic = traffic
         self.held = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -87,6 +87,21 @@ class Mesh:
         return cls(rank, world, device or torch.device("cpu"), shape, groups)
 
     @property
+    def pipe_rank(self) -> int:
+        """Place on the pipe axis: the stage."""
+        return self.shape.place(self.rank)[0]
+
+    @property
+    def pipe_size(self) -> int:
+        """Length of the pipe axis."""
+        return self.shape.pipe
+
+    @property
+    def pipe_group(self) -> Any:
+        """The ranks that a micro-batch passes through; None where there is one stage."""
+        return self.groups.get("pipe")
+
+    @property
     def data_rank(self) -> int:
         """Place on the data axis."""
         return self.shape.place(self.rank)[1]
@@ -153,6 +168,25 @@ class Mesh:
         """Sum ``values`` in place over the data axis, on its first rank only; undefined elsewhere."""
         if self.data_size > 1:
             dist.reduce(values, dst=dist.get_global_rank(self.data_group, 0), group=self.data_group)
+        return values
+
+    def bring_to_first(self, values: torch.Tensor, shape: Sequence[int], stage: int) -> torch.Tensor:
+        """The first rank's copy of what the first data and model rank of ``stage`` has; undefined elsewhere."""
+        owner = stage * self.data_size * self.model_size
+        if owner == 0 or self.rank not in (0, owner):
+            return values
+        if self.rank == owner:
+            dist.send(values.contiguous(), dst=0)
+            return values
+        received = torch.empty(tuple(shape), device=self.device)
+        dist.recv(received, src=owner)
+        return received
+
+    def share_over_pipe(self, values: torch.Tensor, stage: int) -> torch.Tensor:
+        """``stage``'s ``values`` in place on all stages."""
+        if self.pipe_size > 1:
+            source = dist.get_global_rank(self.pipe_group, stage)
+            dist.broadcast(values, src=source, group=self.pipe_group)
         return values
 
     def gather_over_model(self, flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:

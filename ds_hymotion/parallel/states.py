@@ -36,15 +36,27 @@ class ParameterStates:
         parameters: trained parameters by name, in the same order on every rank.
         mesh: this rank's place.
         plan: how the parameters are cut over the model axis.
+        stages: every trained parameter of all stages with its stage and the shape this model rank holds there; None
+            where every rank holds all of them.
+
+    Attributes:
+        names: every trained parameter of all stages, in the same order on every rank.
     """
 
     def __init__(
-        self, engine: Any, parameters: dict[str, torch.nn.Parameter], mesh: Mesh, plan: CutPlan | None = None
+        self,
+        engine: Any,
+        parameters: dict[str, torch.nn.Parameter],
+        mesh: Mesh,
+        plan: CutPlan | None = None,
+        stages: dict[str, tuple[int, tuple[int, ...]]] | None = None,
     ) -> None:
         self.engine = engine
         self.parameters = parameters
         self.mesh = mesh
         self.plan = plan or CutPlan()
+        self._stages = stages or {name: (0, tuple(value.shape)) for name, value in parameters.items()}
+        self.names = list(self._stages)
         self.partitioned = bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
 
     def fragments(self) -> Iterator[Fragment]:
@@ -76,19 +88,20 @@ class ParameterStates:
 
     def whole_shape(self, name: str) -> tuple[int, ...]:
         """A parameter's shape as all model ranks together hold it."""
-        return self.plan.whole_shape(name, self.parameters[name].shape)
+        return self.plan.whole_shape(name, self._stages[name][1])
 
     def describe(self) -> str:
-        """How many parameters are trained, and how many of them this rank holds."""
-        whole = sum(math.prod(self.whole_shape(name)) for name in self.parameters)
-        here = sum(parameter.numel() for parameter in self.parameters.values())
+        """How many parameters are trained, and how many of them all stages of one tensor rank hold."""
+        whole = sum(math.prod(self.whole_shape(name)) for name in self.names)
+        here = sum(math.prod(shape) for _, shape in self._stages.values())
         held = f" ({here / 1e6:.2f} M on each of {self.plan.size} tensor ranks)" if here < whole else ""
         return f"{whole / 1e6:.2f} M trained parameters{held}"
 
     def gather(self, name: str, pieces: dict[str, tuple[Fragment, torch.Tensor]]) -> torch.Tensor:
         """A whole fp32 tensor on the first rank, from every rank's ``pieces`` (collective); undefined elsewhere."""
-        parameter = self.parameters[name]
-        part = torch.zeros(parameter.numel(), dtype=torch.float32, device=self.mesh.device)
+        if name not in self.parameters:
+            return self.join(name, None)
+        part = torch.zeros(self.parameters[name].numel(), dtype=torch.float32, device=self.mesh.device)
         if name in pieces and (self.partitioned or self.mesh.data_rank == 0):
             fragment, value = pieces[name]
             part[fragment.start : fragment.start + fragment.numel] = value.detach().to(part.device, torch.float32)
@@ -96,8 +109,15 @@ class ParameterStates:
             self.mesh.reduce_to_first(part)
         return self.join(name, part)
 
-    def join(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        """The whole tensor on the first rank, from the first data ranks' parts (collective); undefined elsewhere."""
+    def join(self, name: str, part: torch.Tensor | None) -> torch.Tensor:
+        """The whole tensor on the first rank, from the first data ranks' parts (collective); undefined elsewhere.
+
+        A rank whose stage does not hold the parameter gives None.
+        """
+        here = torch.empty(0) if part is None else self._join_over_model(name, part)
+        return self.mesh.bring_to_first(here, self.whole_shape(name), self._stages[name][0])
+
+    def _join_over_model(self, name: str, part: torch.Tensor) -> torch.Tensor:
         if name not in self.plan.cuts or self.mesh.data_rank != 0:
             return part.view(self.parameters[name].shape)
         part = part.reshape(-1)
@@ -123,7 +143,7 @@ class ParameterStates:
 
     @torch.no_grad()
     def put_weight(self, name: str, whole: torch.Tensor) -> None:
-        """Set the weight the network computes with, in its own precision; needed on every rank."""
+        """Set the weight the network computes with, in its own precision; needed on every rank that holds it."""
         weight = self.parameters[name].data
         weight.copy_(self.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
 

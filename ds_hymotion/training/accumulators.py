@@ -28,10 +28,10 @@ def kind_of(rank: int) -> str:
 
 def deferred_state(sync: GradientSync, states: ParameterStates, mesh: Mesh) -> dict[str, Any] | None:
     """What a checkpoint's ``state.json`` says of the deferred parameters; None without any."""
-    if not sync.deferred:
+    if not sync.names:
         return None
     return {
-        "names": list(sync.deferred),
+        "names": sync.names,
         "optimizer_step": states.steps[-1],
         "held": sync.held,
         "ranks": mesh.data_size,
@@ -43,9 +43,12 @@ def each_ranks_sums(sync: GradientSync, states: ParameterStates, mesh: Mesh) -> 
     if not sync.held:
         return
     for rank in range(mesh.data_size):
-        for name, value in sync.accumulated().items():
-            whole = value.clone() if rank == mesh.data_rank else torch.zeros_like(value)
-            yield kind_of(rank), name, states.join(name, mesh.reduce_to_first(whole))
+        own = sync.accumulated()
+        for name in sync.names:
+            part = own[name].clone() if name in own else None
+            if part is not None and rank != mesh.data_rank:
+                part.zero_()
+            yield kind_of(rank), name, states.join(name, None if part is None else mesh.reduce_to_first(part))
 
 
 def optimizer_steps(folder: Path, state: dict[str, Any], sync: GradientSync) -> list[int]:
@@ -56,10 +59,10 @@ def optimizer_steps(folder: Path, state: dict[str, Any], sync: GradientSync) -> 
     """
     saved = state.get("deferred")
     first = int(state["optimizer_step"])
-    if saved and set(saved["names"]) != set(sync.deferred):
+    if saved and set(saved["names"]) != set(sync.names):
         raise UserError(
             f"{folder}: its gradient sync deferred {len(saved['names'])} tensors, this run defers "
-            f"{len(sync.deferred)}; resume with its hymotion.gradient_sync (others_every > 1 and the same always), "
+            f"{len(sync.names)}; resume with its hymotion.gradient_sync (others_every > 1 and the same always), "
             "or start a new run with --init_from"
         )
     if not sync.deferred:
@@ -74,11 +77,11 @@ def restore_sums(folder: Path, state: dict[str, Any], sync: GradientSync, states
         return
     ranks = int(saved["ranks"])
     if ranks == mesh.data_size:
-        sums = dict(read_kind(folder, kind_of(mesh.data_rank)))
+        sums = dict(read_kind(folder, kind_of(mesh.data_rank), sync.deferred))
     else:
         sums = {}
         for rank in range(ranks):
-            for name, value in read_kind(folder, kind_of(rank)):
+            for name, value in read_kind(folder, kind_of(rank), sync.deferred):
                 sums[name] = sums[name] + value / ranks if name in sums else value / ranks
-    parts = {name: states.plan.cut(name, whole, mesh.model_rank) for name, whole in sums.items()}
+    parts = {name: states.plan.cut(name, sums[name], mesh.model_rank) for name in sync.deferred}
     sync.restore(int(saved["held"]), parts)

@@ -89,7 +89,7 @@ class Checkpoint:
         if self.average:
             sources[EMA] = self.average.pieces()
         for kind, pieces in sources.items():
-            for name in self.states.parameters:
+            for name in self.states.names:
                 whole = self.states.gather(name, pieces)
                 if self.mesh.is_first:
                     writer.attempt(partial(writer.add, kind, name, whole))
@@ -151,7 +151,7 @@ class Checkpoint:
                 raise UserError(
                     f"{folder}: holds {kind}, which this optimizer does not keep; use the one it was made with"
                 )
-            for name, whole in read_kind(folder, kind):
+            for name, whole in read_kind(folder, kind, self.states.parameters):
                 if kind == MASTER:
                     self.states.put_weight(name, whole)
                 if name not in fragments:
@@ -168,11 +168,11 @@ class Checkpoint:
     def _bytes(self) -> int:
         kinds = len(self.states.kinds()) + bool(self.average)
         whole = {name: math.prod(shape) for name, shape in self._shapes().items()}
-        deferred = sum(whole[name] for name in self.sync.deferred) if self.sync.held else 0
+        deferred = sum(whole[name] for name in self.sync.names) if self.sync.held else 0
         return 4 * (kinds * sum(whole.values()) + self.mesh.data_size * deferred)
 
     def _shapes(self) -> dict[str, list[int]]:
-        return {name: list(self.states.whole_shape(name)) for name in self.states.parameters}
+        return {name: list(self.states.whole_shape(name)) for name in self.states.names}
 
 
 @torch.no_grad()

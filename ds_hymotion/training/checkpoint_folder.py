@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +85,14 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def read_kind(folder: Path, kind: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """All whole tensors of one kind, one at a time."""
+def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """All whole tensors of one kind, or those whose names are ``wanted``, one at a time."""
     for path in sorted(folder.glob(f"{kind}-*.safetensors")):
         try:
             with safe_open(path, framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118
-                    yield name, reader.get_tensor(name)
+                    if wanted is None or name in wanted:
+                        yield name, reader.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
 

@@ -26,7 +26,7 @@ class MemoryUse:
         weights: what the network computes with, the motion head apart.
         states: fp32 masters, moments and average, the motion head's apart.
         head: weights and states of the motion head, and what its loss keeps for the backward pass.
-        activations: what the network keeps for the backward pass of one micro-batch, where blocks are not recomputed.
+        activations: what the network keeps for the backward passes under way, where blocks are not recomputed.
     """
 
     weights: int
@@ -65,8 +65,9 @@ class MemoryWatch:
         if not due:
             yield
             return
-        with counting_saved(self.engine.objective, self.engine.objective.generator) as saved:
+        with counting_saved(*self.engine.called_modules) as saved:
             yield
+        saved.network *= self.engine.in_flight
         self.measured = self._use(saved)
 
     def lines(self) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ds_hymotion.config import HymotionSection
+from ds_hymotion.config import HymotionSection, RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
@@ -18,7 +19,10 @@ from ds_hymotion.model.released import load_into, load_released
 from ds_hymotion.motion.representation import HyMotion201
 from ds_hymotion.motion.skeleton import smpl24
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import SyncGroups
+from ds_hymotion.parallel.stages import StagePlan, network_units, plan_stages
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
@@ -36,6 +40,9 @@ OVERRIDES = [
     "band_frames",
     "text_position",
 ]
+
+
+TYPICAL_TOKENS = 32  # a caption of some twenty words in its chat template
 
 
 def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
@@ -66,7 +73,11 @@ def parameter_names(config: ModelConfig) -> list[str]:
 
 
 def build_generator(
-    settings: HymotionSection, config: ModelConfig, corpus: Corpus, resumed: bool = False
+    settings: HymotionSection,
+    config: ModelConfig,
+    corpus: Corpus,
+    held: Callable[[str], bool] | None = None,
+    resumed: bool = False,
 ) -> MotionGenerator:
     """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds, unless a checkpoint follows.
 
@@ -74,10 +85,19 @@ def build_generator(
     theirs, which its weights were trained with. ``copy_noise`` is for networks trained from scratch: beside loaded
     blocks an input projection and head of another number of channels start as the release's do.
 
+    Args:
+        held: which parameters, by released name, this process needs; the others stay on the meta device. None = all.
+
     Raises:
         UserError: ``init_from`` cannot be read, does not fit, or knows joint positions relative to another point.
     """
-    generator = MotionGenerator(config, settings.model.checkpoint_blocks)
+    recompute = settings.model.checkpoint_blocks, settings.model.checkpoint_kinds
+    if held is None:
+        generator = MotionGenerator(config, *recompute)
+    else:
+        with torch.device("meta"):
+            generator = MotionGenerator(config, *recompute)
+        materialise(generator, held)
     from_scratch = settings.model.init == "copy_noise" and not settings.model.init_from
     initialise(generator, settings.training.seed, copy_noise=from_scratch)
     with torch.no_grad():
@@ -88,6 +108,31 @@ def build_generator(
         announce(f"{settings.model.init_from}: {report}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
+
+
+def materialise(generator: MotionGenerator, held: Callable[[str], bool]) -> None:
+    """Give buffers, and parameters whose names are ``held``, memory on the CPU in place of the meta device."""
+    for name, parameter in list(generator.named_parameters()):
+        if held(name):
+            parent, _, child = name.rpartition(".")
+            setattr(generator.get_submodule(parent), child, torch.nn.Parameter(torch.empty(parameter.shape)))
+    for name, buffer in list(generator.named_buffers()):
+        setattr(generator, name, torch.zeros(buffer.shape))
+
+
+def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> StagePlan:
+    """Which pipeline stage holds what, by the costs of a micro-batch of clips of the training set's mean length.
+
+    Raises:
+        UserError: more stages than layers, or an illegal or uneven split.
+    """
+    settings = config.hymotion
+    canvas = settings.data.bucket_bounds[-1]
+    frames = [min(sample.frames, canvas) for sample in corpus.split("train")] or [canvas]
+    mean = sum(frames) / len(frames)
+    clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
+    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample)
+    return plan_stages(units, settings.parallel.pipeline, settings.pipeline)
 
 
 def build_objective(
@@ -118,6 +163,17 @@ def _check_positions(mean: torch.Tensor, corpus: Corpus, source: str) -> None:
                 f"{source} has joint positions relative to the {name}, {corpus.folder} relative to the "
                 f"{space.positions_relative_to}; prepare it with --positions_relative_to {name}"
             )
+
+
+def build_engine(
+    objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups, stages: StagePlan, plan: CutPlan
+) -> DataEngine:
+    """The engine that the mesh asks for, over a network of which this rank's stage has memory."""
+    if mesh.pipe_size == 1:
+        return DataEngine(objective, config, mesh, groups, plan)
+    from ds_hymotion.parallel.pipeline_engine import PipelineFace
+
+    return PipelineFace(objective, config, mesh, groups, stages, plan)
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

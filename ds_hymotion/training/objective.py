@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -35,6 +36,20 @@ class ChannelShare:
     first: bool = True
 
 
+class Targets(NamedTuple):
+    """What the loss needs of a batch: data and noise [B, L, C], times [B], valid frames [B]."""
+
+    motion: torch.Tensor
+    noise: torch.Tensor
+    t: torch.Tensor
+    lengths: torch.Tensor
+
+    @classmethod
+    def of(cls, batch: Batch) -> Targets:
+        """The batch without its conditions."""
+        return cls(batch.motion, batch.noise, batch.t, batch.lengths)
+
+
 class BodyLosses:
     """Losses on decoded joints. Holds statistics in fp32, outside the module whose precision an engine changes."""
 
@@ -48,7 +63,7 @@ class BodyLosses:
         self.flow = flow
 
     def sums(
-        self, batch: Batch, x_t: torch.Tensor, prediction: torch.Tensor, share: ChannelShare
+        self, batch: Targets, x_t: torch.Tensor, prediction: torch.Tensor, share: ChannelShare
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum of squared joint errors in m² and of squared foot speeds during contact in (m/s)², over valid frames.
 
@@ -96,9 +111,14 @@ class FlowObjective(nn.Module):
         self.share = share or ChannelShare(torch.ones(len(body.mean)))
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x_t, target = interpolate(batch.motion, batch.noise, batch.t)
+        x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
         text = self._text(batch)
         prediction = self.generator(x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
+        return self.measure(prediction, Targets.of(batch), valid_frames)
+
+    def measure(self, prediction: torch.Tensor, batch: Targets, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What ``forward`` returns, for a velocity [B, L, channels of ``share``] that was predicted elsewhere."""
+        x_t, target = interpolate(batch.motion, batch.noise, batch.t)
         if self.share.own is not None:
             own = self.share.own.to(target.device)
             x_t, target = x_t[..., own], target[..., own]

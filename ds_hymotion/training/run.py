@@ -32,7 +32,13 @@ from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
 from ds_hymotion.training.memory import MemoryWatch
-from ds_hymotion.training.network import build_generator, build_objective, network_config
+from ds_hymotion.training.network import (
+    build_engine,
+    build_generator,
+    build_objective,
+    network_config,
+    stage_plan,
+)
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
@@ -66,7 +72,9 @@ class TrainingRun:
         checkpoint = None
         if resume:  # every file is hashed, on one rank
             checkpoint = Path(mesh.agree(str(mesh.on_first(lambda: newest_checkpoint(resume)))))
-        generator = build_generator(self.settings, self.model_config, corpus, resumed=checkpoint is not None)
+        self.stages = stage_plan(config, self.model_config, corpus)
+        held = None if mesh.pipe_size == 1 else lambda name: self.stages.stage_of(name) == mesh.pipe_rank
+        generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
         self.mean, self.std = generator.mean.clone(), generator.std.clone()
@@ -77,7 +85,8 @@ class TrainingRun:
         self.sync_groups = sync_groups(self.settings.gradient_sync, names)
         for name in self.sync_groups.frozen:
             parameter = generator.get_parameter(name).requires_grad_(False)
-            self.untrained[name] = parameter.detach().clone()
+            here = torch.empty(0) if parameter.is_meta else parameter.detach().to(mesh.device, copy=True)
+            self.untrained[name] = mesh.bring_to_first(here, parameter.shape, self.stages.stage_of(name)).cpu()
         self.engine = self._engine(generator)
         self.values = StepValues(self.engine, self.maker, self.joints)
         self.average = (
@@ -168,7 +177,7 @@ class TrainingRun:
     def _engine(self, generator: MotionGenerator) -> DataEngine:
         tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
         objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
-        return DataEngine(objective, self.config, self.mesh, self.sync_groups, plan)
+        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
@@ -179,8 +188,8 @@ class TrainingRun:
         with torch.no_grad():
             for name, value in read_kind(checkpoint, FIXED):
                 if name in self.sync_groups.frozen:
-                    self.engine.network_parameters[name].copy_(value)
-                    self.untrained[name].copy_(value)
+                    self.untrained[name] = value
+                    self.engine.put_frozen(name, value)
         if self.step > self.settings.training.max_steps:
             raise UserError(
                 f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
@@ -236,6 +245,8 @@ class TrainingRun:
             pending = following
 
     def _make(self, step: Step) -> list[Batch]:
+        if not self.engine.reads_batches:
+            return []
         rank = self.mesh.data_rank
         return [self.maker.make(step.epoch, rows, step.strata, step.padded[rank]) for rows in step.micro_batches[rank]]
 
@@ -319,7 +330,7 @@ class TrainingRun:
         """Whole weights under the released names: the average where one is kept."""
         pieces = self.average.pieces() if self.average else self.engine.states.pieces(MASTER)
         tensors = dict(self.untrained)
-        for name in self.engine.parameters:
+        for name in self.engine.states.names:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
@@ -347,6 +358,8 @@ class TrainingRun:
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        if self.engine.stage_table:
+            log.say(self.engine.stage_table)
         if self.mesh.model_size > 1:
             log.say(self.joints.describe(self.settings.flow))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))

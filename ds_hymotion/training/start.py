@@ -11,11 +11,12 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
+from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.parallel.tensor import check_size
 from ds_hymotion.training.checkpoint import checkpoint_folders
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
-from ds_hymotion.training.network import network_config, parameter_names
+from ds_hymotion.training.network import network_config, parameter_names, stage_plan
 from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.text import text_source
 
@@ -37,14 +38,15 @@ def start_training(arguments: TrainArguments) -> bool:
     config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), ranks=world)
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
-    sync_groups(config.hymotion.gradient_sync, parameter_names(network))
+    groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
     text_source(config.hymotion.text, corpus, network)
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
+    check_trained(stage_plan(config, network, corpus), groups)
     JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
-    mesh = Mesh.start(tensor_ranks)
+    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline)
     mesh.on_first(lambda: _make_folder(output))
     TrainingRun(config, corpus, output, mesh, resume).train()
     mesh.stop()
