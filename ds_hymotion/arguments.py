@@ -59,7 +59,7 @@ class TrainArguments:
     warmup_steps: int | None = flag(None, "steps of linear warm-up")
     per_device_train_batch_size: int | None = flag(None, "clips per micro-batch")
     gradient_accumulation_steps: int | None = flag(None, "micro-batches per step")
-    frames_per_gpu: int | None = flag(None, "padded frames per micro-batch")
+    frames_per_gpu: int | None = flag(None, "padded frames per micro-batch, all rows counted")
     eval_steps: int | None = flag(None, "steps between evaluations")
     save_steps: int | None = flag(None, "steps between checkpoints")
     log_steps: int | None = flag(None, "steps between log lines")

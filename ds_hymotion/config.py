@@ -60,7 +60,8 @@ class DataSection(Section):
     frames_per_gpu: int = Field(
         0,
         ge=0,
-        description="fill a micro-batch up to this many padded frames; 0 = train_micro_batch_size_per_gpu clips",
+        description="fill a micro-batch up to this many padded frames, all rows of its clips counted; at least the "
+        "canvas times flow.timesteps_per_sample; 0 = train_micro_batch_size_per_gpu clips",
     )
     length_jitter: float = Field(
         5.0, ge=0, description="jitter in frames on the order by length, so that epochs differ"

@@ -62,7 +62,7 @@ class Step:
 @dataclass(frozen=True)
 class Layout:
     """How a step is filled: ``ranks`` data ranks × ``accumulation`` micro-batches of ``clips`` clips, or, with
-    ``frames`` > 0, of as many clips as fit into that many padded frames."""
+    ``frames`` > 0, of as many clips as fit with all their rows into that many padded frames."""
 
     ranks: int
     accumulation: int
@@ -131,14 +131,10 @@ class Planner:
                 f"batch plan: no clip is left to train on ({reasons}); lower hymotion.data.bucket_bounds[0] "
                 'or set hymotion.data.short to "keep"'
             )
-        if layout.frames and layout.frames < buckets.canvas:
-            raise UserError(
-                f"hymotion.data.frames_per_gpu: {layout.frames} does not hold one clip of the canvas; "
-                f"use at least {buckets.canvas}"
-            )
         self.layout = layout
         self.seed = seed
         self.timesteps = timesteps
+        self._check_frames(layout)
         self.jitter = jitter
         self.lr_factors = tuple(lr_factors)
         self._cached: tuple[Any, list[Step]] | None = None
@@ -152,6 +148,7 @@ class Planner:
         clips = set(range(len(self.buckets.frames)))
         start = 0
         for part, (layout, steps) in enumerate(done):
+            self._check_frames(layout)
             planned = self._plan(epoch, part, clips, layout, start)
             if layout == self.layout and part == len(done) - 1:
                 return planned[steps:]
@@ -175,6 +172,15 @@ class Planner:
             counts[step.bucket] += 1
         return counts
 
+    def _check_frames(self, layout: Layout) -> None:
+        canvas = self.buckets.settings.canvas
+        if layout.frames and layout.frames < self.timesteps * canvas:
+            rows = f"{self.timesteps} rows (hymotion.flow.timesteps_per_sample)" if self.timesteps > 1 else "one row"
+            raise UserError(
+                f"hymotion.data.frames_per_gpu: {layout.frames} does not hold one clip: {rows} of the canvas, "
+                f"{canvas} frames each; use at least {self.timesteps * canvas}"
+            )
+
     def _plan(self, epoch: int, part: int, clips: set[int], layout: Layout, start: int) -> list[Step]:
         key = (epoch, part, layout, start, len(clips))
         if self._cached and self._cached[0] == key:
@@ -196,10 +202,11 @@ class Planner:
         frames = np.array([self.buckets.frames[clip] for clip in clips], dtype=np.float64)
         jitter = Jitter(frames, self.jitter, random)
         if layout.frames:
-            order = clips[jitter.order(layout.frames / float(frames.mean()))]
+            budget = layout.frames // self.timesteps
+            order = clips[jitter.order(budget / float(frames.mean()))]
             lengths = [self.buckets.frames[clip] for clip in order]
             position = 0
-            for counts in cut_by_frames(lengths, layout.ranks, layout.accumulation, layout.frames):
+            for counts in cut_by_frames(lengths, layout.ranks, layout.accumulation, budget):
                 yield split(order[position:].tolist(), counts)
                 position += sum(counts)
             return
