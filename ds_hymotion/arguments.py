@@ -54,6 +54,11 @@ class TrainArguments:
     )
     preset: str | None = flag(None, "network preset")
     init_from: str | None = flag(None, "weights to start from")
+    replay_corpus: str | None = flag(None, "prepared base corpus that takes a share of every epoch")
+    replay_share: float | None = flag(None, "share of the replay corpus's clips in an epoch; 0.2 unless given")
+    allow_other_data: bool | None = flag(
+        None, "resume with other clips, mix, seed or buckets, from the next epoch on", nargs="?", const=True
+    )
     max_steps: int | None = flag(None, "optimizer steps")
     learning_rate: float | None = flag(None, "full learning rate")
     warmup_steps: int | None = flag(None, "steps of linear warm-up")
@@ -69,7 +74,7 @@ class TrainArguments:
     joint_loss_weights: list[float] | None = flag(None, "loss weight of each joint group", nargs="+")
     joint_update_every: list[int] | None = flag(None, "steps between updates of each group's head rows", nargs="+")
     tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
-    allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
+    allow_fps: bool | None = flag(None, "train on a corpus of another frame rate", nargs="?", const=True)
     sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
     check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
 
@@ -82,6 +87,9 @@ class TrainArguments:
 JSON_KEYS = {
     "preset": "hymotion.model.preset",
     "init_from": "hymotion.model.init_from",
+    "replay_corpus": "hymotion.data.replay.corpus",
+    "replay_share": "hymotion.data.replay.share",
+    "allow_other_data": "hymotion.data.allow_other_data",
     "max_steps": "hymotion.training.max_steps",
     "learning_rate": "optimizer.params.lr",
     "warmup_steps": "hymotion.training.warmup_steps",

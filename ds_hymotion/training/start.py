@@ -8,6 +8,7 @@ from pathlib import Path
 from ds_hymotion.arguments import AUTO, TrainArguments
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
@@ -37,7 +38,8 @@ def start_training(arguments: TrainArguments) -> bool:
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
     sync_groups(config.hymotion.gradient_sync, parameter_names(network))
-    text_source(config.hymotion.text, corpus, network)
+    mixture = Mixture.open(corpus, config.hymotion.data)
+    text_source(config.hymotion.text, mixture, network)
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
     JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
@@ -47,7 +49,7 @@ def start_training(arguments: TrainArguments) -> bool:
     problem = mesh.agree(_make_folder(output) if mesh.is_first else "")
     if problem:
         raise UserError(problem)
-    TrainingRun(config, corpus, output, mesh, resume).train()
+    TrainingRun(config, corpus, output, mesh, resume, mixture).train()
     mesh.stop()
     return mesh.is_first
 
