@@ -20,7 +20,7 @@ VERSION = 1
 INDEX = "index.json"
 QWEN_DIM = 4096
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-_MERE_NAMES = ("qwen", "clip")
+MERE_NAMES = ("qwen", "clip")
 _MAKE_AGAIN = "delete the folder and encode the captions again (launch/prepare.py with --encode_text)"
 
 
@@ -154,7 +154,7 @@ class TextCache:
         """Refuse an encoder that is made of other things than the features here; names may differ, weights not."""
         for key, value in identity.items():
             known = self.identity.get(key, value)
-            if self._shards and known != value and key not in _MERE_NAMES:
+            if self._shards and known != value and key not in MERE_NAMES:
                 raise UserError(
                     f"{self.folder} holds features made with {key} = {known:.16}, not {value:.16}: "
                     "use what it was made with, or delete this folder to encode all captions anew"
