@@ -14,6 +14,7 @@ from tqdm import tqdm
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.tensors import TensorFiles, read_json, remove_temporary_files, save_tensors, write_json
 from ds_hymotion.text.encoder import TextEncoder, TextFeatures
+from ds_hymotion.text.encoders import ENCODERS
 
 FORMAT = "ds_hymotion.text"
 VERSION = 1
@@ -213,7 +214,8 @@ class TextCache:
         self._shards.append(name)
 
     def _how_to_make(self) -> str:
-        encoder = self.encoder_name or self.folder.name
+        known = self.folder.name if self.folder.name in ENCODERS else " or ".join(ENCODERS)
+        encoder = self.encoder_name or known
         return f"run the corpus's launch/prepare.py command again with --encode_text {encoder}"
 
 

@@ -17,7 +17,6 @@ from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.cache_group import CacheGroup
 from ds_hymotion.text.encoder import TextEncoder
-from ds_hymotion.text.encoders import ENCODERS
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.text.sources import EncoderSources
@@ -44,11 +43,6 @@ def text_source(
         UserError: no features or encoders there, of other widths than the network's text inputs, or of mixed corpora
             that were not encoded alike.
     """
-    if settings.encoder not in ENCODERS:
-        raise UserError(
-            f"hymotion.text.encoder = {settings.encoder!r} is not one of {', '.join(ENCODERS)}; the corpus needs that "
-            "one's features (launch/prepare.py --encode_text)"
-        )
     if settings.mode == "cached":
         corpora = corpus.corpora if isinstance(corpus, Mixture) else [corpus]
         caches = [TextCache(each.text_cache_folder(settings.encoder)) for each in corpora]
