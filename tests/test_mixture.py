@@ -241,6 +241,9 @@ def test_a_mixed_run_resumes_bit_for_bit(ranks: RankPool, own: Corpus, base: Cor
         "frames": sum(BASE),
         "ids and lengths": state["fingerprint"]["corpora"]["mix.0"]["ids and lengths"],
         "an epoch takes": "x 0.5",
+        "representation": "smpl24-rotmat",
+        "fps": "30",
+        "positions_relative_to": "None",
     }
     ranks.run(2, train, mixed_settings(base, 9), own.folder, parts, True)
     assert logged(parts) == logged(whole) and len(logged(parts)) == 9
@@ -250,7 +253,7 @@ def test_a_mixed_run_resumes_bit_for_bit(ranks: RankPool, own: Corpus, base: Cor
     alone = tmp_path / "alone"
     ranks.run(2, train, mixed_settings(base, 4), own.folder, alone)
     ranks.run(1, train, mixed_settings(base, 9), own.folder, alone, True)
-    assert logged(alone, "clips")[:4] == logged(whole, "clips")[:4] and len(logged(alone)) == 9
+    assert logged(alone, "clips") == logged(whole, "clips")
 
 
 def refusal(settings: dict[str, Any], corpus: Path, output: Path) -> str:

@@ -128,6 +128,33 @@ def test_index_windows_and_spans(humanml: Path, tmp_path: Path) -> None:
     assert len({sample.split for sample in corpus.samples}) == 1  # one recording, one split
 
 
+@pytest.mark.parametrize(("rate", "span"), [(59.9999885, (4 / 3, 8 / 3)), (250.0, (1.92, 3.84)), (60.0, (2.0, 4.0))])
+def test_seconds_of_an_index_are_those_of_its_twenty_frames(
+    tmp_path: Path, rate: float, span: tuple[float, float]
+) -> None:
+    """Seconds 2 to 4 are index frames 40 to 80, each int(fps / 20) source frames: 40 · 2 / 60 s at 59.9999885 fps."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "texts").mkdir()
+    write_motion(tmp_path / "data", "walk_poses", frames=round(6 * rate), fps=rate)
+    (tmp_path / "index.csv").write_text(
+        "source_path,start_frame,end_frame,new_name\n./pose_data/walk_poses.npy,0,90,000001.npy\n"
+    )
+    (tmp_path / "texts" / "000001.txt").write_text("a walk#a/DET walk/NOUN#2.0#4.0\n")
+    run(tmp_path / "data", tmp_path / "c", "--index", str(tmp_path / "index.csv"))
+    (sample,) = Corpus.open(tmp_path / "c").samples
+    assert sample.id == "000001_2.0-4.0" and sample.span == pytest.approx(span, abs=0.5 / 30)
+    assert sample.frames == pytest.approx(30 * (span[1] - span[0]), abs=1)
+
+
+def test_a_line_of_the_index_captions_that_lost_its_end_is_named(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    write_motion(tmp_path / "data", "walk", "a man walks#a/DET man/NOUN walk/VERB#0.0\na man turns#right\na man")
+    run(tmp_path / "data", tmp_path / "c")
+    (sample,) = Corpus.open(tmp_path / "c").samples
+    assert [caption.text for caption in sample.captions] == ["a man turns#right", "a man"]
+    assert len(report(tmp_path / "c")["bad_lines"]) == 1
+
+
 def test_an_index_finds_renamed_folders_and_suffixes(tmp_path: Path) -> None:
     (tmp_path / "data" / "BMLrub" / "BMLrub" / "rub001").mkdir(parents=True)
     (tmp_path / "texts").mkdir()
@@ -229,11 +256,13 @@ def test_long_clips(data: Path, tmp_path: Path) -> None:
     write_motion(data, "long", "for ever", frames=100, fps=60.0)  # 50 frames at 30 fps
     frames = {}
     for treatment in ("crop", "split", "drop"):
-        run(data, tmp_path / treatment, "--max_frames", "22", "--min_frames", "6", "--long_clips", treatment)
+        run(data, tmp_path / treatment, "--max_frames", "22", "--min_frames", "7", "--long_clips", treatment)
         samples = Corpus.open(tmp_path / treatment).samples
         frames[treatment] = {sample.id: sample.frames for sample in samples if sample.id.startswith("long")}
     assert frames["crop"] == {"long": 22}
-    assert frames["split"] == {"long_part0": 22, "long_part1": 22, "long_part2": 6}
+    assert frames["split"] == {"long_part0": 22, "long_part1": 22}
+    rest = report(tmp_path / "split")["dropped"][-1]
+    assert (rest["id"], rest["reason"]) == ("long_part2", "too short") and "the last 6 of 50 frames" in rest["detail"]
     assert frames["drop"] == {}
     assert report(tmp_path / "crop")["cropped"] == ["long"]
     assert report(tmp_path / "drop")["dropped_by_reason"] == {"too long": 1}
@@ -489,3 +518,23 @@ def test_genuine_recordings(shared: Path, tmp_path: Path, representation: str) -
         assert float(motion.joints()[:, : corpus.representation.joints, 1].min()) > -0.05
         assert heading(motion) == pytest.approx(0, abs=1e-4)
     assert float(corpus.joint_variance.max()) > 0.01
+
+
+def test_overwriting_keeps_text_features_and_names_foreign_files(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "c"
+    run(data, out, "--encode_text", "hashed")
+    (out / "notes.txt").write_text("mine")
+    monkeypatch.setattr("ds_hymotion.text.hashed.HashedTextEncoder.encode", None)  # calling it would fail
+    run(data, out, "--encode_text", "hashed", "--seed", "5", "--overwrite")
+    captions = [caption.text for sample in Corpus.open(out).samples for caption in sample.captions]
+    assert all(caption in TextCache(out / "text" / "hashed") for caption in captions)
+    with pytest.raises(UserError, match=r"\.c\.replaced holds files"):
+        run(data, out, "--encode_text", "hashed", "--seed", "6", "--overwrite")
+
+
+def test_the_name_that_safetensors_keeps_is_no_clip(data: Path, tmp_path: Path) -> None:
+    write_motion(data, "__metadata__", "a strange name")
+    run(data, tmp_path / "c")
+    assert "__metadata__-2" in {sample.id for sample in Corpus.open(tmp_path / "c").samples}

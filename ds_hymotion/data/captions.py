@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from ds_hymotion.data.lookup import bare
@@ -10,6 +11,8 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.formats.files import FormatError, read_bytes
 from ds_hymotion.formats.humanml3d import Caption, parse_texts
 
+# A HumanML3D line that lost its end: words with their parts of speech where a plain caption has none.
+_CUT = re.compile(rb"#[^#\s]+/[A-Z]+(?: [^#\s]+/[A-Z]*)*(?:#[\d.nan]*)?$")
 _MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -19,10 +22,10 @@ def require_texts_folder(texts: Path | None, wanted: str) -> None:
         raise UserError(f"--texts {texts} is not a folder: name {wanted}")
 
 
-def read_captions(path: Path, bad_lines: list[str]) -> tuple[Caption, ...]:
+def read_captions(path: Path, bad_lines: list[str], plain: bool = True) -> tuple[Caption, ...]:
     """The captions of a file, none if it is absent: a line HumanML3D's ``caption#tokens#start#end`` or a plain caption.
 
-    What cannot be read is named in ``bad_lines``.
+    What cannot be read is named in ``bad_lines``; without ``plain``, so is a caption with a ``#`` and no times.
     """
     try:
         data = read_bytes(path)
@@ -37,7 +40,7 @@ def read_captions(path: Path, bad_lines: list[str]) -> tuple[Caption, ...]:
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
         if b"\0" in line:
             bad_lines.append(f"{path} line {number}: a zero byte, so it is no text")
-        elif line.count(b"#") >= 3:
+        elif line.count(b"#") >= 3 or (b"#" in line and not plain) or _CUT.search(line):
             found = parse_texts(line, "")
             captions += found
             bad_lines += [f"{path} line {number}: {problem.partition(': ')[2]}" for problem in found.problems]

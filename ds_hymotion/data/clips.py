@@ -24,7 +24,7 @@ from ds_hymotion.data.hints import hints_of
 from ds_hymotion.data.sources import Clip, Recording, lies_in
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.amass import AmassClip, FormatError, NotAMotion, read_amass, velocity_outliers
-from ds_hymotion.formats.humanml3d import Caption, source_window
+from ds_hymotion.formats.humanml3d import INDEX_FPS, Caption, source_window
 from ds_hymotion.motion.motion import Motion
 from ds_hymotion.motion.representation import Representation
 from ds_hymotion.motion.skeleton import JOINTS_24
@@ -160,7 +160,9 @@ class _Work:
         whole = canonical(resample(window, self.settings.fps))
         motions = [whole, canonical(mirror(whole))] if self.settings.mirror else [whole]
         start = first / motion.fps
-        for piece in self._pieces(clip, whole.frames):
+        # The index's captions count seconds of 20 frames, each a stride of int(fps / 20) source frames.
+        pace = int(stated_rate / INDEX_FPS) * INDEX_FPS / motion.fps if clip.row is not None else 1.0
+        for piece in self._pieces(clip, whole.frames, pace):
             with self.dropping(piece.name, len(piece.captions)):
                 features = [_features(motion, piece, self.settings.representation) for motion in motions]
                 self._add(clip, piece, start, features)
@@ -191,8 +193,11 @@ class _Work:
         if self.settings.outliers == "drop":
             raise _Left(GLITCH, f"{glitch.joint}, {glitch.degrees_per_second:g} degrees/s at frame {glitch.frame}")
 
-    def _pieces(self, clip: Clip, frames: int) -> Iterator[_Piece]:
-        """The whole clip for captions without times, and a piece for every distinct pair of times."""
+    def _pieces(self, clip: Clip, frames: int, pace: float) -> Iterator[_Piece]:
+        """The whole clip for captions without times, and a piece for every distinct pair of times.
+
+        ``pace`` is the length of a caption's second in seconds.
+        """
         settings = self.settings
         seconds = frames / settings.fps
         published = _by_span(clip.mirrored_captions or ())
@@ -201,11 +206,12 @@ class _Work:
             if times is not None:
                 if times != (0.0, clip.duration):
                     name = f"{clip.id}_{times[0]!r}-{times[1]!r}"
-                if times[0] >= seconds or times[1] > seconds + END_TOLERANCE:
-                    words = f"{times[0]:g} to {times[1]:g} s of {seconds:.4g} s"
+                begin, end = (second * pace for second in times)
+                if begin >= seconds or end > seconds + END_TOLERANCE:
+                    words = f"{begin:g} to {end:g} s of {seconds:.4g} s"
                     self.drop(name, len(captions), WRONG_WINDOW, words)
                     continue
-                first, last = (min(round(second * settings.fps), frames) for second in times)
+                first, last = (min(round(second * settings.fps), frames) for second in (begin, end))
             mirrored = published.get(times) or tuple(mirror_caption(text) for text in captions)
             length, limit = last - first, settings.max_frames or last - first
             if length < settings.min_frames:
@@ -218,8 +224,13 @@ class _Work:
                 self.cropped.append(name)
                 yield _Piece(name, first, first + limit, captions, mirrored)
             else:
-                for part, start in enumerate(range(first, last - settings.min_frames + 1, limit)):
-                    yield _Piece(f"{name}_part{part}", start, min(start + limit, last), captions, mirrored)
+                for part, start in enumerate(range(first, last, limit)):
+                    end_frame = min(start + limit, last)
+                    if end_frame - start < settings.min_frames:
+                        words = f"the last {end_frame - start} of {length} frames at {settings.fps:g} fps"
+                        self.drop(f"{name}_part{part}", 0, TOO_SHORT, words)
+                        continue
+                    yield _Piece(f"{name}_part{part}", start, end_frame, captions, mirrored)
 
 
 def _features(motion: Motion, piece: _Piece, representation: Representation) -> np.ndarray:
@@ -233,10 +244,8 @@ def _features(motion: Motion, piece: _Piece, representation: Representation) -> 
 
 def _read(recording: Recording, settings: ClipSettings) -> tuple[Motion, float]:
     """The motion at its right rate, and the rate that the file states (which HumanML3D's index counts by)."""
-    rate = None
-    for folder, wanted in settings.rates:
-        if lies_in(recording.source, folder):
-            rate = wanted
+    deepest = sorted(settings.rates, key=lambda entry: entry[0].count("/"))
+    rate = next((wanted for folder, wanted in reversed(deepest) if lies_in(recording.source, folder)), None)
     try:
         clip = _read_at(recording, rate)
     except NotAMotion as error:

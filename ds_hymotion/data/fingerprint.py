@@ -9,7 +9,7 @@ from typing import Any
 
 from ds_hymotion.config import HymotionSection
 from ds_hymotion.data.corpus import Sample
-from ds_hymotion.data.mixture import Mixture
+from ds_hymotion.data.mixture import Mixture, traits
 
 
 def fingerprint(mixture: Mixture, settings: HymotionSection) -> dict[str, Any]:
@@ -26,6 +26,7 @@ def fingerprint(mixture: Mixture, settings: HymotionSection) -> dict[str, Any]:
                 "frames": sum(sample.frames for sample in part.samples),
                 "ids and lengths": _digest(part.samples),
                 "an epoch takes": part.amount,
+                **dict(traits(part.corpus)),
             }
             for part in mixture.parts
         },
@@ -50,11 +51,11 @@ def difference(saved: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     for name, corpus in own["corpora"].items():
         before = saved["corpora"][name]
         for key, value in corpus.items():
-            if key != "folder" and before[key] != value:
-                return f"{name} ({corpus['folder']}): {key} {before[key]} there, {value} here"
+            if key != "folder" and before.get(key) != value:
+                return f"{name} ({corpus['folder']}): {key} {before.get(key)} there, {value} here"
     for key, value in own["settings"].items():
-        if saved["settings"][key] != value:
-            return f"{key} = {saved['settings'][key]} there, {value} here"
+        if saved["settings"].get(key) != value:
+            return f"{key} = {saved['settings'].get(key)} there, {value} here"
     return ""
 
 

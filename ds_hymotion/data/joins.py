@@ -14,7 +14,8 @@ from ds_hymotion.data.sources import Clip, Joined, MotionFiles, mirrored_origina
 from ds_hymotion.formats.annotations import is_mirrored_id, read_annotations
 from ds_hymotion.formats.humanml3d import Caption, IndexRow, read_index
 
-_BODY_FILE = re.compile(r"shape\.npz$|_stagei\.npz$|^(neutral|male|female)_stageii\.npz$")
+_BODY_FILE = re.compile(r"^((neutral|male|female)_)?shape\.npz$|_stagei\.npz$|^(neutral|male|female)_stageii\.npz$")
+RESERVED = "__metadata__"
 _NO_WORDS = (Caption(""),)
 _ORPHAN = "only the mirrored copy has captions, not the clip itself"
 _MADE = "of {}, which --mirror makes itself"
@@ -74,8 +75,8 @@ def join_with_index(files: MotionFiles, index: Path, texts: Path, unconditional:
         if problem is not None:
             drops.append(Drop(row.source, row.recording, row.name, *problem))
             continue
-        captions = read_captions(texts / f"{row.name}.txt", bad_lines)
-        mirrored = read_captions(texts / f"M{row.name}.txt", bad_lines)
+        captions = read_captions(texts / f"{row.name}.txt", bad_lines, plain=False)
+        mirrored = read_captions(texts / f"M{row.name}.txt", bad_lines, plain=False)
         path, why = lookup.find(row.recording)
         if path is None:
             drops.append(Drop(row.source, row.recording, row.name, NOT_FOUND, why, len(captions)))
@@ -148,6 +149,8 @@ def _name_problem(name: str, is_first: bool, names: Mapping[str, object]) -> tup
     """Why a list's clip cannot have its name: reason and detail."""
     if not is_first:
         return NAME_TAKEN, "an earlier line of the list"
+    if name == RESERVED:
+        return NAME_TAKEN, "the file format of the corpus keeps this name for itself"
     if is_mirrored_id(name):
         return (MIRRORED, _MADE.format(name[1:])) if name[1:] in names else (NO_CAPTION, _ORPHAN)
     return None
@@ -155,7 +158,7 @@ def _name_problem(name: str, is_first: bool, names: Mapping[str, object]) -> tup
 
 def _unique_names(sources: list[str]) -> list[str]:
     """A clip name without slashes for every recording: its path joined by "__"."""
-    taken: set[str] = set()
+    taken = {RESERVED}
     names = []
     for source in sources:
         name = plain = source.replace("/", "__").encode("utf-8", "backslashreplace").decode("utf-8")

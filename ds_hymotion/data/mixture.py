@@ -150,7 +150,7 @@ def _refuse_twice(folders: Mapping[str, str]) -> None:
 
 
 def _require_alike(part: Part, main: Corpus) -> None:
-    for (flag, own), (_, wanted) in zip(_traits(part.corpus), _traits(main)):
+    for (flag, own), (_, wanted) in zip(traits(part.corpus), traits(main)):
         if own != wanted:
             raise UserError(
                 f"{part.corpus.folder} (hymotion.data.{part.name}.corpus) has {flag} {own}, {main.folder} has "
@@ -158,7 +158,8 @@ def _require_alike(part: Part, main: Corpus) -> None:
             )
 
 
-def _traits(corpus: Corpus) -> Iterator[tuple[str, str]]:
+def traits(corpus: Corpus) -> Iterator[tuple[str, str]]:
+    """What corpora of one run must have in common, by the names of launch/prepare.py's flags."""
     yield "representation", corpus.representation.name
     yield "fps", f"{corpus.fps:.6g}"
     yield "positions_relative_to", str(corpus.header["representation_options"].get("positions_relative_to"))

@@ -22,6 +22,8 @@ from ds_hymotion.data.visits import Ration, Visits
 from ds_hymotion.errors import UserError
 from ds_hymotion.randomness import seed_of
 
+MOST_VISITS = 1000
+
 
 @dataclass(frozen=True)
 class Row:
@@ -159,7 +161,13 @@ class Planner:
             )
         usable = sorted(clip for members in self.buckets.members for clip in members)
         self.visits = Visits(rations or [Ration("clips", len(lengths))], usable, seed)
-        for ration, clips in zip(rations, self.visits.members):
+        for ration, clips, taken in zip(rations, self.visits.members, self.visits.per_epoch):
+            if len(clips) and taken > MOST_VISITS * len(clips):
+                raise UserError(
+                    f"hymotion.data: an epoch would take each of the {len(clips)} clips of {ration.name} "
+                    f"{float(taken / len(clips)):.0f} times; give it a smaller share or more clips "
+                    f"(at most {MOST_VISITS} times)"
+                )
             if not len(clips):
                 raise UserError(
                     f"hymotion.data.short = {buckets.short!r} leaves none of the {ration.clips} clips of "
@@ -210,6 +218,12 @@ class Planner:
             counts[step.bucket] += 1
         return counts
 
+    @property
+    def clips_per_step(self) -> float:
+        """Mean number of clips in a step of the first epoch."""
+        steps = self.epoch(0)
+        return sum(len(step.visits) for step in steps) / len(steps)
+
     def _check_frames(self, layout: Layout) -> None:
         canvas = self.buckets.settings.canvas
         if layout.frames and layout.frames < self.timesteps * canvas:
@@ -220,12 +234,12 @@ class Planner:
             )
 
     def _plan(self, epoch: int, part: int, visits: set[int], layout: Layout, start: int) -> list[Step]:
-        key = (epoch, part, layout, start, len(visits))
+        key = (epoch, part, layout, start, hash(frozenset(visits)))
         if self._cached and self._cached[0] == key:
             return self._cached[1]
         random = np.random.default_rng(seed_of(self.seed, "plan", epoch, part))
         steps: list[Step] = []
-        for numbers in self.visits.rounds(epoch, visits):
+        for numbers in self.visits.rounds(epoch, visits, self._round(layout)):
             drafts: list[tuple[int, list[list[int]]]] = []
             buckets = self._bucket_of[numbers % self.visits.clips]
             for bucket in range(len(self.buckets.members)):
@@ -235,6 +249,14 @@ class Planner:
                 steps.append(self._step(epoch, start + len(steps), bucket, ranks, layout))
         self._cached = (key, steps)
         return steps
+
+    def _round(self, layout: Layout) -> int:
+        """Visits that give every bucket a whole step, or so."""
+        used = sum(bool(members) for members in self.buckets.members)
+        if layout.frames:
+            mean = float(np.mean([length for length in self.buckets.frames if length]))
+            return used * layout.ranks * layout.accumulation * max(1, int(layout.frames / (self.timesteps * mean)))
+        return used * layout.ranks * layout.accumulation * layout.clips
 
     def _frames(self, visit: int) -> int:
         return self.buckets.frames[visit % self.visits.clips]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -29,13 +31,15 @@ from ds_hymotion.data.summary import report_of, table
 from ds_hymotion.data.workers import Workers
 from ds_hymotion.data.writer import CorpusWriter
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import read_json, write_json
+from ds_hymotion.formats.tensors import TEMPORARY, read_json, write_json
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.encoder import TextEncoder
 from ds_hymotion.text.encoders import text_encoder
 from ds_hymotion.text.encoding import encode_captions, text_lines
 from ds_hymotion.text.sources import PRECISIONS
 
+USUAL_TOKENS = 30
+"""Tokens of a caption, about."""
 __all__ = ["Preparation", "check_corpus", "prepare"]
 
 
@@ -96,7 +100,8 @@ def _prepare(task: Preparation, say: Callable[[str], None]) -> Path:
             return task.out
         if task.strict:
             _stop_at([*joined.drops, *_drops(writer)])
-        require_disk_space(task.out, corpus_bytes(joined.recordings, task.bytes_per_second()), writer.bytes_present())
+        needed = corpus_bytes(joined.recordings, task.bytes_per_second()) + _text_bytes(joined, encoder, task)
+        require_disk_space(task.out, needed, writer.bytes_present())
         if writer.next_job:
             say(f"going on after {writer.next_job:,} of {len(joined.recordings):,} recordings")
         _Writing(writer, lists, actions, excluded, task).run(joined.recordings, workers)
@@ -239,14 +244,39 @@ def _drops(writer: CorpusWriter) -> Iterator[Drop]:
     return (Drop(**note["value"]) for note in writer.notes() if note["kind"] == "dropped")
 
 
+def _text_bytes(joined: Joined, encoder: TextEncoder | None, task: Preparation) -> int:
+    """About how large the features of all distinct captions will be."""
+    if encoder is None:
+        return 0
+    texts = {caption.text for recording in joined.recordings for clip in recording.clips for caption in clip.captions}
+    width = PRECISIONS[task.text_dtype].itemsize
+    return len(texts) * (1 + task.mirror) * (USUAL_TOKENS * encoder.token_dim + encoder.pooled_dim) * width
+
+
 def _encode_text(task: Preparation, encoder: TextEncoder | None, folder: Path) -> dict[str, Any]:
     """Give the corpus in ``folder`` the text features it lacks; return their summary, which its report gets."""
     if encoder is None:
         return {}
     lines = (folder / SAMPLES).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     captions = [caption for line in lines for caption in json.loads(line)["captions"]]
-    cache = TextCache(text_cache_folder(folder, encoder.name))
-    found = {encoder.name: encode_captions(cache, captions, encoder, PRECISIONS[task.text_dtype], task.progress)}
+    place, earlier = (text_cache_folder(each, encoder.name) for each in (folder, task.out))
+    taken_over = folder != task.out and not place.exists() and earlier.is_dir()
+    if taken_over:
+        half = place.with_name(place.name + TEMPORARY)
+        shutil.rmtree(half, ignore_errors=True)
+        shutil.copytree(earlier, half)
+        os.replace(half, place)
+
+    def encode() -> dict[str, Any]:
+        return encode_captions(TextCache(place), captions, encoder, PRECISIONS[task.text_dtype], task.progress)
+
+    try:
+        found = {encoder.name: encode()}
+    except UserError:
+        if not taken_over:
+            raise
+        shutil.rmtree(place)  # features of another kind: the corpus that they belong to is being replaced
+        found = {encoder.name: encode()}
     report = read_json(folder / REPORT, "prepare the corpus again")
     write_json(folder / REPORT, {**report, "text": {**report.get("text", {}), **found}})
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from ds_hymotion.data.corpus import FORMAT, HEADER, PREPARE_AGAIN, REPORT, SAMPLES, STATISTICS, TEXT
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import TEMPORARY, read_json
+from ds_hymotion.formats.tensors import TEMPORARY, read_json, remove_temporary_files
 
 PLAN = "plan.json"
 _FILES = ("motion-*.safetensors", "chunk-*.json", SAMPLES, STATISTICS, REPORT, PLAN, HEADER)
@@ -67,6 +67,7 @@ def is_foreign(partial: Path) -> str | None:
 def clear(folder: Path) -> None:
     """Delete an unfinished corpus, its plan and header last, so that it stays recognisable until it is gone."""
     shutil.rmtree(folder / TEXT, ignore_errors=True)
+    remove_temporary_files(folder)
     _delete_files(folder)
 
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from ds_hymotion.data.lookup import comparable
 from ds_hymotion.data.names import read_names
 from ds_hymotion.data.sources import mirrored_originals
 from ds_hymotion.errors import UserError
@@ -33,12 +34,13 @@ def check_fractions(fractions: Sequence[float]) -> tuple[float, float, float]:
 def split_by_hash(sources: Iterable[str], fractions: Sequence[float], seed: int) -> dict[str, str]:
     """The split of every recording, from a hash of its name and the seed alone: adding recordings moves none.
 
-    A recording that is the mirrored copy of another goes with it. Should no recording fall to training, the one with
+    A recording that is the mirrored copy of another goes with it, and so does the same one of another release, whose
+    name differs in case, spaces or suffix. Should no recording fall to training, the one with
     the lowest hash does.
     """
     names = sorted(sources)
     originals = mirrored_originals(names)
-    places = {source: _place(originals.get(source, source), seed) for source in names}
+    places = {source: _place(comparable(originals.get(source, source)), seed) for source in names}
     split = {source: _split_at(place, fractions) for source, place in places.items()}
     if split and "train" not in split.values():
         lowest = min(places.values())

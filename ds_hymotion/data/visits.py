@@ -3,7 +3,8 @@
 The clips of a corpus stand in one seeded circle for the whole run, and every epoch goes on where the one before it
 stopped. So no clip returns before all others of its corpus have had their turn, and all of it is a pure function of
 the seed and the epoch's number. A visit is a number: the clip plus (number of clips) × (visits of it before in the
-epoch). An epoch in which clips are visited several times is divided into rounds that visit no clip twice.
+epoch). An epoch in which clips are visited several times is divided into rounds that visit no clip twice, as long as
+the rounds fill whole steps.
 """
 
 from __future__ import annotations
@@ -75,22 +76,27 @@ class Visits:
         """The visits of an epoch, in rising order."""
         return np.sort(self._numbers(epoch)).tolist()
 
-    def rounds(self, epoch: int, visits: Collection[int]) -> Iterator[np.ndarray]:
-        """``visits`` of an epoch in rounds, each in rising order; a clip's visits lie evenly over the rounds."""
+    def rounds(self, epoch: int, visits: Collection[int], least: int = 1) -> Iterator[np.ndarray]:
+        """``visits`` of an epoch in rounds, each in rising order; a clip's visits lie evenly over the rounds.
+
+        Rounds have about ``least`` visits or more. Only where that leaves fewer rounds than a clip has visits does it
+        come more than once in one of them.
+        """
         numbers = np.fromiter(visits, dtype=np.int64, count=len(visits))
         numbers.sort()
-        counts = np.bincount(self._numbers(epoch) % self.clips, minlength=self.clips)
-        rounds = int(counts.max())
+        every = self._numbers(epoch)
+        counts = np.bincount(every % self.clips, minlength=self.clips)
+        rounds = min(int(counts.max()), max(1, len(every) // least))
         if rounds <= 1:
             yield numbers
             return
         random = np.random.default_rng(seed_of(self.seed, "rounds", epoch))
         offsets = random.integers(_FINE, size=self.clips)
         clip, visit = numbers % self.clips, numbers // self.clips
-        # floor((visit + offset) * rounds / count) in whole numbers: consecutive visits never share a round.
+        # floor((visit + offset) * rounds / count) in whole numbers: with as many rounds, visits never share one.
         place = (visit * _FINE + offsets[clip]) * rounds // (counts[clip] * _FINE)
-        for number in range(rounds):
-            yield numbers[place == number]
+        order = np.argsort(place, kind="stable")
+        yield from np.split(numbers[order], np.searchsorted(place[order], np.arange(1, rounds)))
 
     @cached_property
     def _circles(self) -> list[np.ndarray]:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +29,7 @@ from ds_hymotion.data.publishing import (
     is_foreign,
     partial_folder,
     publish,
+    replaced_folder,
 )
 from ds_hymotion.data.splits import SPLITS
 from ds_hymotion.data.summary import Counts
@@ -100,10 +102,13 @@ class CorpusWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock >= 0 and not self.finished and not self._shards:
-            clear(self.folder)  # nothing that another run could go on from
-            self.folder.rmdir()
-        self.close()
+        try:
+            if self._lock >= 0 and not self.finished and not self._shards:
+                with suppress(OSError):  # what went wrong before says more
+                    clear(self.folder)  # nothing that another run could go on from
+                    self.folder.rmdir()
+        finally:
+            self.close()
 
     @property
     def samples(self) -> int:
@@ -244,6 +249,11 @@ class CorpusWriter:
 
     def _claim(self, overwrite: bool) -> None:
         finish_replacement(self.out)
+        if overwrite and self.out.exists() and replaced_folder(self.out).exists():
+            raise UserError(
+                f"{replaced_folder(self.out)} holds files that an earlier --overwrite found in {self.out} and left "
+                "there: move them away first"
+            )
         if already_made(self.out, self.fingerprint, self.arguments, overwrite):
             self.finished = True
             return

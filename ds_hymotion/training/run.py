@@ -398,6 +398,13 @@ class TrainingRun:
         if len(self.mixture.parts) > 1 or self.settings.data.repeats > 1:
             log.say(self.mixture.table(self.planner))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
+        layout, mean = self.planner.layout, self.planner.clips_per_step
+        asked = layout.ranks * layout.accumulation * layout.clips
+        if mean < asked / 2:
+            log.say(
+                f"warning: steps hold {mean:.1f} clips on average, not the {asked} asked for: buckets are too small "
+                "for more; lower the batch size, or give fewer hymotion.data.bucket_bounds"
+            )
 
     def _conclude(self, log: RunLog) -> None:
         """Name the clips that could not be read, of all ranks, and what was sent (collective)."""
