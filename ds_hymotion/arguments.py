@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -21,10 +22,12 @@ def parse_flags(kind: type[Arguments], arguments: list[str] | None = None) -> Ar
     given = sys.argv[1:] if arguments is None else arguments
     parsed, unknown = parser.parse_args_into_dataclasses(given, return_remaining_strings=True)[:2]
     if unknown:
-        legal = sorted(
-            option for action in parser._actions for option in action.option_strings if option.startswith("--")
-        )
-        raise UserError(f"unknown flag {unknown[0]}; legal flags: {' '.join(legal)}")
+        options = (option for action in parser._actions for option in action.option_strings)
+        legal = sorted({"--" + option[2:].replace("-", "_") for option in options if option.startswith("--")})
+        meant = "--" + unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
+        close = difflib.get_close_matches(meant, legal, 1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise UserError(f"unknown flag {unknown[0]}; {hint}legal flags: {' '.join(legal)}")
     return parsed
 
 

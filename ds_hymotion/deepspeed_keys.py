@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from typing import Any
 
 import torch
@@ -79,6 +78,7 @@ NESTED = {
     "data_types": ["grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"],
 }
 
+HIGHEST_RATE = 1e30
 ADAM_PARAMS = ["lr", "betas", "eps", "weight_decay", "amsgrad", "torch_adam", "adam_w_mode"]
 OPTIMIZERS = {
     "Adam": ADAM_PARAMS,
@@ -209,8 +209,8 @@ def _check_optimizer(config: dict[str, Any], name: str) -> None:
     for key, value in params.items():
         _check_known(key, value, OPTIMIZERS[kind], name, "optimizer.params.")
     lr = params.setdefault("lr", 1e-4)
-    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not 0 <= lr < math.inf:
-        raise UserError(f"{name}: optimizer.params.lr = {lr!r} must be a number from 0, such as 1e-4")
+    if isinstance(lr, bool) or not isinstance(lr, (int, float)) or not 0 <= lr <= HIGHEST_RATE:
+        raise UserError(f"{name}: optimizer.params.lr = {lr!r} must be a number in 0..{HIGHEST_RATE:g}, such as 1e-4")
     ours = {key: value for key, value in params.items() if key not in ("torch_adam", "adam_w_mode")}
     try:
         getattr(torch.optim, kind)([torch.zeros(1)], **ours)

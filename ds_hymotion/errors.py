@@ -32,6 +32,9 @@ def command_line(main: Callable[[], None]) -> None:
         sys.exit(2)
     except BrokenPipeError:
         sys.exit(141)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr, flush=True)
+        sys.exit(130)
 
 
 def _group_runs() -> bool:

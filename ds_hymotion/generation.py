@@ -11,10 +11,9 @@ import torch
 
 from ds_hymotion.data.corpus import Corpus, Sample
 from ds_hymotion.errors import UserError
-from ds_hymotion.flow.sampler import sample
+from ds_hymotion.flow.sampler import row_noise, sample
 from ds_hymotion.motion.motion import Motion
 from ds_hymotion.motion.statistics import denormalise
-from ds_hymotion.randomness import sample_noise
 from ds_hymotion.text.encoder import TextEncoder
 from ds_hymotion.training.weights import TrainedModel
 
@@ -135,11 +134,7 @@ def generate_motions(
         )
     device = model.generator.null_vtxt_feat.device
     lengths = torch.tensor([prompt.frames for prompt in prompts])
-    noise = torch.zeros(len(prompts), int(lengths.max()), config.input_dim)
-    for i, prompt in enumerate(prompts):
-        noise[i, : prompt.frames] = sample_noise(
-            settings.seed, 0, "sampling", settings.first + i, 0, prompt.frames, config.input_dim
-        )
+    noise = row_noise(lengths, config.input_dim, settings.seed, settings.first)
     latent = sample(
         model.generator,
         encoder.encode([prompt.text for prompt in prompts]).to(device, torch.float32),

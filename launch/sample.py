@@ -39,15 +39,15 @@ class SampleArguments(EncoderFlags):
     prompt: list[str] = field(default_factory=list, metadata={"help": "texts to sample", "nargs": "+"})
     prompts: str = flag("", "file of text#frames#id lines")
     from_corpus: str = flag("", "one caption per action type of this corpus as prompts, compared with its clips")
-    frames: int = flag(120, "length where a prompt gives none")
+    frames: int = flag(120, "length at the network's rate where a prompt gives none: 20 to 360, best as in training")
     steps: int = flag(50, "steps of the integration")
     method: str = flag("euler", "euler, midpoint or dopri5")
     guidance: float = flag(5.0, "guidance scale; 1 = none")
     seed: int = flag(0, "seed of the noise")
     batch: int = flag(16, "prompts sampled together")
-    smooth: bool = flag(True, "smooth rotations and path after sampling, as the release does")
-    formats: str = flag("npz,bvh,gif", "which files to write: npz, bvh, gif, mp4")
-    text_encoder: str = flag("hashed", "encoder for a released checkpoint, which does not name one: it wants qwen_clip")
+    smooth: bool = flag(True, "smooth rotations and path after sampling, as the release does; --no_smooth leaves them")
+    formats: str = flag("npz,bvh,gif", "which files to write: npz, bvh, gif, mp4, png (a strip of poses)")
+    text_encoder: str = flag("qwen_clip", "encoder for a released checkpoint, which does not name one")
 
 
 def main() -> None:

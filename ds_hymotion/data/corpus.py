@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,6 +82,8 @@ class Corpus:
         self.header = dict(header)
         self.representation = _representation(header, folder / HEADER)
         self.fps = float(header["fps"])
+        if not 0 < self.fps < math.inf:
+            raise UserError(f"{folder / HEADER} has fps = {self.fps}, not a rate such as 30: {PREPARE_AGAIN}")
         self._files = TensorFiles(folder, PREPARE_AGAIN)
         skeleton = header["skeleton"]
         offsets = torch.tensor(skeleton["offsets"], dtype=torch.float32)
@@ -198,8 +201,8 @@ def _read_samples(path: Path, count: int) -> tuple[list[Sample], list[tuple[str,
     """The samples, and for each its shard and checksum."""
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): {PREPARE_AGAIN}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read ({error}): {PREPARE_AGAIN}") from None
     if len(lines) != count:
         raise UserError(f"{path} has {len(lines)} lines, {HEADER} counts {count} samples: {PREPARE_AGAIN}")
     samples: list[Sample] = []

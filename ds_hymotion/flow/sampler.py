@@ -131,10 +131,13 @@ def sample(
         return integrate(guided(network, text, lengths, guidance), noise, lengths, steps, method, rtol, atol)
 
 
-def row_noise(lengths: Tensor, channels: int, seed: int) -> Tensor:
-    """Noise [B, max length, channels], zero beyond each row's own frames, for which alone it is drawn."""
+def row_noise(lengths: Tensor, channels: int, seed: int, first: int = 0) -> Tensor:
+    """Noise [B, max length, channels], zero beyond each row's own frames, for which alone it is drawn.
+
+    ``first`` is the number of the first row, where rows are sampled in parts.
+    """
     rows = [
-        torch.randn(length, channels, generator=generator(seed, "sample", row))
+        torch.randn(length, channels, generator=generator(seed, "sample", first + row))
         for row, length in enumerate(lengths.tolist())
     ]
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) if rows else torch.zeros(0, 1, channels)

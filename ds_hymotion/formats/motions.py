@@ -8,10 +8,10 @@ from pathlib import Path
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.amass import write_amass
 from ds_hymotion.formats.bvh_writer import write_bvh
-from ds_hymotion.formats.preview import write_gif, write_mp4
+from ds_hymotion.formats.preview import filmstrip, write_gif, write_mp4
 from ds_hymotion.motion.motion import Motion
 
-FORMATS = ("npz", "bvh", "gif", "mp4")
+FORMATS = ("npz", "bvh", "gif", "mp4", "png")
 
 
 def write_motion(folder: Path, name: str, motion: Motion, formats: Sequence[str], caption: str = "") -> list[Path]:
@@ -35,6 +35,8 @@ def write_motion(folder: Path, name: str, motion: Motion, formats: Sequence[str]
             write_gif(path, motion, caption)
         elif kind == "mp4":
             write_mp4(path, motion, caption)
+        elif kind == "png":
+            filmstrip(path, motion, caption=caption)
         else:
             raise ValueError(f"format {kind!r} is not one of {FORMATS}")
         paths.append(path)

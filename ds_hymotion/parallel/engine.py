@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from torch import nn
+from torch.utils.cpp_extension import CUDA_HOME
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
@@ -181,10 +182,6 @@ class DataEngine:
         """How far tensors that all tensor ranks hold have drifted apart, 0 if not at all (collective)."""
         return replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
 
-    def memory_bytes(self) -> int:
-        """Peak bytes allocated on this rank's GPU; 0 without one."""
-        return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else 0
-
     def write_events(self, events: list[tuple[str, float, int]]) -> None:
         """Send scalars to the monitors the JSON names (TensorBoard, CSV, wandb)."""
         if self.engine.monitor.enabled and self.mesh.is_first:
@@ -228,6 +225,11 @@ def _monitor_problem(settings: dict[str, Any]) -> str:
     return ""
 
 
+def _builds_fused_adam(device: torch.device) -> bool:
+    """Whether DeepSpeed's own Adam, which compiles at first use, can be had: it needs a GPU and nvcc."""
+    return device.type == "cuda" and CUDA_HOME is not None
+
+
 def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     """What DeepSpeed is given: the JSON without our section, with what a CPU and an optimizer of torch's own need."""
     settings = {**config.deepspeed, "steps_per_print": None}
@@ -235,7 +237,7 @@ def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get(
         "offload_optimizer"
     )
-    if mesh.device.type == "cpu" and optimizer["type"] in ("Adam", "AdamW") and not offload:
+    if optimizer["type"] in ("Adam", "AdamW") and not offload and not _builds_fused_adam(mesh.device):
         optimizer["params"]["torch_adam"] = True
     settings["optimizer"] = optimizer
     if optimizer["type"] == "SGD":

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from ds_hymotion.errors import UserError
 from ds_hymotion.mesh_shape import AXES, MeshShape
 from ds_hymotion.model.precision import accumulate_in_fp32
+
+T = TypeVar("T")
 
 
 def quiet_cpu_setup() -> None:
@@ -54,7 +57,7 @@ class Mesh:
             os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
             os.environ["MASTER_PORT"] = str(free_port())
         backend, device = "gloo", torch.device("cpu")
-        if torch.cuda.is_available():
+        if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(device)
             backend = "nccl"
@@ -201,6 +204,22 @@ class Mesh:
         box = [message]
         dist.broadcast_object_list(box, src=0)
         return box[0]
+
+    def on_first(self, action: Callable[[], T]) -> T | None:
+        """What ``action`` returns on the first rank, None elsewhere (collective).
+
+        Raises:
+            UserError: it failed there with an OSError or a UserError; on every rank alike.
+        """
+        result, problem = None, ""
+        if self.is_first:
+            try:
+                result = action()
+            except (OSError, UserError) as error:
+                problem = str(error) or type(error).__name__
+        if problem := self.agree(problem):
+            raise UserError(problem)
+        return result
 
     def gather_over_data(self, value: Any) -> list[Any]:
         """The ``value`` of every rank of this data group, on all of them."""

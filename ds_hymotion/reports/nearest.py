@@ -11,6 +11,7 @@ from ds_hymotion.data.corpus import Corpus, Sample
 from ds_hymotion.flow.postprocess import smooth_motion
 from ds_hymotion.generation import Prompt
 from ds_hymotion.metrics.jitter import jitter
+from ds_hymotion.metrics.skating import skating_ratio
 from ds_hymotion.motion.motion import Motion
 
 
@@ -46,7 +47,8 @@ def nearest_table(prompts: Sequence[Prompt], motions: Sequence[Motion], corpus: 
     """Per sampled motion its nearest clip, how often that is of the prompt's type, and jitter raw and smoothed."""
     wanted = {clip.id: clip.action for clip in corpus.samples}
     lines = [
-        f"{'sample':<16} {'nearest clip':<24} {'type':<14} {'cm':>6} {'own cm':>7} {'jitter raw':>11} {'smoothed':>9}"
+        f"{'sample':<16} {'nearest clip':<24} {'type':<14} {'cm':>6} {'own cm':>7} {'jitter raw':>11} {'smoothed':>9} "
+        f"{'skating':>8}"
     ]
     hits = total = 0
     for prompt, motion, near in zip(prompts, motions, nearest_clips(motions, corpus, [p.clip for p in prompts])):
@@ -58,7 +60,7 @@ def nearest_table(prompts: Sequence[Prompt], motions: Sequence[Motion], corpus: 
         own = "" if near.own_distance is None else f"{100 * near.own_distance:.1f}"
         lines.append(
             f"{prompt.name:<16} {near.clip.id:<24} {near.clip.action or '':<14} {100 * near.distance:>6.1f} {own:>7} "
-            f"{raw:>11.2f} {smoothed:>9.2f}"
+            f"{raw:>11.2f} {smoothed:>9.2f} {skating_ratio(smooth_motion(motion).joints(), motion.fps):>8.2f}"
         )
     verdict = f"nearest clip is of the caption's type: {hits} of {total}" if total else "no clip has an action type"
     lines.append(f"{verdict}; jitter in 10 m/s3, clips {corpus_jitter(corpus):.2f}")

@@ -18,6 +18,7 @@ from ds_hymotion.text.encoder import TextEncoder, TextFeatures
 FORMAT = "ds_hymotion.text"
 VERSION = 1
 INDEX = "index.json"
+QWEN_DIM = 4096
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 _MERE_NAMES = ("qwen", "clip")
 _MAKE_AGAIN = "delete the folder and encode the captions again (launch/prepare.py with --encode_text)"
@@ -65,10 +66,16 @@ class TextCache:
         if (token_dim, pooled_dim) != (self.token_dim, self.pooled_dim):
             raise UserError(
                 f"the text features in {self.folder} ({self.encoder_name}) are {self.token_dim} wide per token and "
-                f"{self.pooled_dim} pooled, the model wants {token_dim} and {pooled_dim}: set the model's "
-                f"ctxt_input_dim to {self.token_dim} and vtxt_input_dim to {self.pooled_dim}, or encode with another "
-                "encoder"
+                f"{self.pooled_dim} pooled, the model wants {token_dim} and {pooled_dim}: {self._how_to_fit(token_dim)}"
             )
+
+    def _how_to_fit(self, token_dim: int) -> str:
+        if token_dim == QWEN_DIM:
+            return "encode with launch/prepare.py --encode_text qwen_clip, and train with --text_encoder qwen_clip"
+        return (
+            f"set the model's ctxt_input_dim to {self.token_dim} and vtxt_input_dim to {self.pooled_dim}, or encode "
+            "with another encoder"
+        )
 
     def lookup(self, captions: list[str], dtype: torch.dtype = torch.float32) -> TextFeatures:
         """Features of the captions, in their order, padded to the longest of them.

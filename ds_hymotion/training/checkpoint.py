@@ -139,8 +139,8 @@ class Checkpoint:
             name = different[0]
             raise UserError(
                 f"{folder}: {name} is {state['shapes'].get(name)} in the checkpoint and {own.get(name)} in this run "
-                f"({len(different)} tensors differ); resume with the preset it was made with, "
-                "and the same hymotion.gradient_sync.frozen"
+                f"({len(different)} tensors differ); resume with the preset, the corpus's "
+                "representation and the hymotion.gradient_sync.frozen it was made with"
             )
         self.states.prepare(optimizer_steps(folder, state, self.sync))
         fragments = {fragment.name: fragment for fragment in self.states.fragments()}

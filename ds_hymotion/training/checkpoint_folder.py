@@ -78,10 +78,7 @@ def digest(path: Path) -> str:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """``state.json`` of a checkpoint."""
-    problem = damage(folder)
-    if problem:
-        raise UserError(f"{problem}; the checkpoint is damaged")
+    """``state.json`` of a checkpoint that :func:`newest_checkpoint` found intact."""
     state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
     if state.get("version") != VERSION:
         raise UserError(f"{folder}: checkpoint version {state.get('version')!r}; this program reads {VERSION}")

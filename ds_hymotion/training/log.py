@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -11,14 +12,26 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
+from ds_hymotion.errors import UserError
+from ds_hymotion.formats.tensors import write_text
 from ds_hymotion.parallel.engine import DataEngine
+
+
+def announce(text: str) -> None:
+    """Print a line before a run's log exists, on the first rank only."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, flush=True)
 
 
 class RunLog:
     """Writes on the first rank only; every other rank's log is silent.
 
     ``log.jsonl`` holds one object per logged step, with floats in full precision. On resume the lines after the
-    checkpoint's step are cut off, so that the file reads like an unbroken run's.
+    checkpoint's step are cut off, so that the file reads like an unbroken run's. Where it cannot be written any more
+    (a full disk), or a monitor fails, that is said once and the run goes on without.
+
+    Raises:
+        UserError: on every rank alike, where the file cannot be begun.
     """
 
     def __init__(self, run: Path, engine: DataEngine, first_step: int, max_steps: int) -> None:
@@ -28,18 +41,29 @@ class RunLog:
         self._stream: IO[str] | None = None
         self._started = time.monotonic()
         self._frames = 0
+        self._monitored = True
+        engine.mesh.on_first(lambda: self._begin(run / "log.jsonl", first_step))
         if self.active:
-            path = run / "log.jsonl"
-            kept = _lines_until(path, first_step) if first_step else []
-            path.write_text("".join(kept), encoding="utf-8")
-            self._stream = path.open("a", encoding="utf-8")
             self._bar = tqdm(total=max_steps, initial=first_step, unit="step", file=sys.stderr, mininterval=1.0)
+
+    def _begin(self, path: Path, first_step: int) -> None:
+        try:
+            write_text(path, "".join(_lines_until(path, first_step) if first_step else []))
+            self._stream = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be written ({error.strerror}); make room, or give another --output_dir"
+            ) from None
 
     def say(self, text: str) -> None:
         """Print a line (or lines) above the progress bar."""
         if self.active:
             tqdm.write(text, file=sys.stdout)
             sys.stdout.flush()
+
+    def warn(self, text: str) -> None:
+        """Print a line on stderr, on whichever rank has something to warn of."""
+        tqdm.write(text, file=sys.stderr)
 
     def tick(self, frames: int, loss: float | None) -> None:
         """Advance the bar by one step of ``frames`` real frames."""
@@ -55,15 +79,24 @@ class RunLog:
 
         Names with a slash, such as ``comm/allreduce_bytes``, stand in the monitors as they are.
         """
-        if self._stream is None:
+        if not self.active:
             return
-        self._stream.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
-        self._stream.flush()
+        if self._stream is not None:
+            try:
+                self._stream.write(json.dumps({"step": step, "kind": kind, **values}) + "\n")
+                self._stream.flush()
+            except OSError as error:
+                self._stream = None
+                self.say(f"warning: log.jsonl ends before step {step}: {error.strerror}")
         title = "Train" if kind == "train" else "Eval"
         numbers = {name: value for name, value in values.items() if not isinstance(value, str)}
-        self.engine.write_events(
-            [(name if "/" in name else f"{title}/{name}", value, step) for name, value in numbers.items()]
-        )
+        events = [(name if "/" in name else f"{title}/{name}", value, step) for name, value in numbers.items()]
+        if self._monitored:
+            try:
+                self.engine.write_events(events)
+            except Exception as error:  # a monitor is somebody else's program, on a network or a disk
+                self._monitored = False
+                self.say(f"warning: no monitor hears of step {step} and later: {error}")
 
     def close(self) -> None:
         """Finish the bar and the file."""

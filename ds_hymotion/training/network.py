@@ -26,6 +26,7 @@ from ds_hymotion.parallel.stages import StagePlan, network_units, plan_stages
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
+from ds_hymotion.training.log import announce
 from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.weights import load_weights, run_weights
 
@@ -103,7 +104,8 @@ def build_generator(
         generator.mean.copy_(corpus.mean)
         generator.std.copy_(corpus.std)
     if settings.model.init_from and not resumed:
-        load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
+        report = load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
+        announce(f"{settings.model.init_from}: {report}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
 

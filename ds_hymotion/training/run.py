@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from ds_hymotion.data.corpus import Corpus, Sample
 from ds_hymotion.data.plan import Layout, Planner, Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
+from ds_hymotion.formats.tensors import write_json
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
@@ -69,7 +69,9 @@ class TrainingRun:
         self.model_config = network_config(self.settings, corpus)
         self.text = text_source(self.settings.text, corpus, self.model_config, str(mesh.device))
         self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
-        checkpoint = newest_checkpoint(resume) if resume else None
+        checkpoint = None
+        if resume:  # every file is hashed, on one rank
+            checkpoint = Path(mesh.agree(str(mesh.on_first(lambda: newest_checkpoint(resume)))))
         self.stages = stage_plan(config, self.model_config, corpus)
         held = None if mesh.pipe_size == 1 else lambda name: self.stages.stage_of(name) == mesh.pipe_rank
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
@@ -105,6 +107,7 @@ class TrainingRun:
             mesh,
             self.settings.training.keep_last,
         )
+        self.unreadable: dict[str, str] = {}
         self.step = 0
         self.position = Position()
         if checkpoint:
@@ -267,6 +270,8 @@ class TrainingRun:
             log.record(self.step, values)
         for line in self.memory.lines():
             log.say(line)
+        for line in self._newly_unreadable():
+            log.warn(line)
         log.tick(step.valid_frames, loss)
         return votes
 
@@ -275,6 +280,14 @@ class TrainingRun:
         if step.epoch != self.position.epoch:
             self.position = Position(step.epoch)
         self.position.advance(self.planner.layout)
+
+    def _newly_unreadable(self) -> list[str]:
+        """Lines that name the clips which this rank could not read since it was last asked."""
+        makers = [self.maker, *([self.evaluation.maker] if self.evaluation else [])]
+        failed = {clip: reason for maker in makers for clip, reason in maker.failed.copy().items()}
+        new = [clip for clip in failed if clip not in self.unreadable]
+        self.unreadable.update({clip: failed[clip] for clip in new})
+        return [f"warning: clip {clip} is not used: {failed[clip]}" for clip in new]
 
     def _check_ranks(self) -> None:
         """Every ``check_steps``: all data ranks hold the same weights, or all of them end with an error."""
@@ -321,29 +334,25 @@ class TrainingRun:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
-        problem = ""
-        if self.mesh.is_first:
-            try:
-                self._write_export(tensors, log)
-            except (OSError, UserError) as error:
-                problem = f"{self.output}: weights not exported ({error}); make room and run again with --resume"
-        if problem := self.mesh.agree(problem):
-            raise UserError(problem)
+        self.mesh.on_first(lambda: self._write_export(tensors, log))
 
     def _write_export(self, tensors: dict[str, torch.Tensor], log: RunLog) -> None:
-        if text := export_tower(self.output, tensors, self.provenance.text):
-            log.say(f"text layers: {text}")
-        save_weights(self.output / WEIGHTS, tensors, self.provenance)
-        log.say(f"weights: {self.output / WEIGHTS}")
         preset = self.settings.model.preset
-        if preset.startswith("hy-motion") and self.model_config == PRESETS[preset]:
-            write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
-            log.say(f"released format: {self.output / 'latest.ckpt'}")
+        try:
+            if text := export_tower(self.output, tensors, self.provenance.text):
+                log.say(f"text layers: {text}")
+            save_weights(self.output / WEIGHTS, tensors, self.provenance)
+            log.say(f"weights: {self.output / WEIGHTS}")
+            if preset.startswith("hy-motion") and self.model_config == PRESETS[preset]:
+                write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
+                log.say(f"released format: {self.output / 'latest.ckpt'}")
+        except (OSError, UserError) as error:
+            raise UserError(
+                f"{self.output}: weights not exported ({error}); make room and run again with --resume"
+            ) from None
 
     def _introduce(self, log: RunLog) -> None:
-        if self.mesh.is_first:
-            path = self.output / "config.json"
-            path.write_text(json.dumps(self.config.as_dict(), indent=2) + "\n", encoding="utf-8")
+        self.mesh.on_first(lambda: write_json(self.output / "config.json", self.config.as_dict()))
         log.say(
             f"{self.settings.model.preset}: {self.engine.states.describe()}, {self.config.dtype}, "
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
@@ -357,7 +366,8 @@ class TrainingRun:
 
     def _conclude(self, log: RunLog) -> None:
         """Name the clips that could not be read, of all ranks, and what was sent (collective)."""
-        failed = self.mesh.gather_objects(self.maker.failed)
+        self._newly_unreadable()
+        failed = self.mesh.gather_objects(self.unreadable)
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")

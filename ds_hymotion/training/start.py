@@ -15,6 +15,7 @@ from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.parallel.tensor import check_size
 from ds_hymotion.training.checkpoint import checkpoint_folders
 from ds_hymotion.training.joints import JointPlan
+from ds_hymotion.training.log import announce
 from ds_hymotion.training.network import network_config, parameter_names, stage_plan
 from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.text import text_source
@@ -46,9 +47,7 @@ def start_training(arguments: TrainArguments) -> bool:
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
     mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline)
-    problem = mesh.agree(_make_folder(output) if mesh.is_first else "")
-    if problem:
-        raise UserError(problem)
+    mesh.on_first(lambda: _make_folder(output))
     TrainingRun(config, corpus, output, mesh, resume).train()
     mesh.stop()
     return mesh.is_first
@@ -63,8 +62,7 @@ def _resume_folder(flag: str | None, output: Path) -> Path | None:
     if flag == AUTO:
         if checkpoint_folders(output):
             return output
-        if os.environ.get("RANK", "0") == "0":
-            print(f"--resume: no checkpoint in {output} yet, so this run starts at step 0", flush=True)
+        announce(f"--resume: no checkpoint in {output} yet, so this run starts at step 0")
         return None
     folder = Path(flag)
     if not checkpoint_folders(folder):
@@ -76,12 +74,13 @@ def _resume_folder(flag: str | None, output: Path) -> Path | None:
     return folder
 
 
-def _make_folder(folder: Path) -> str:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        return f"--output_dir {folder}: cannot be written ({error.strerror}); give a writable folder"
-    return ""
+        raise UserError(
+            f"--output_dir {folder}: cannot be written ({error.strerror}); give a writable folder"
+        ) from None

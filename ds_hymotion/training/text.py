@@ -15,6 +15,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.encoder import TextEncoder
+from ds_hymotion.text.encoders import ENCODERS
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.text.sources import EncoderSources
@@ -40,6 +41,11 @@ def text_source(
     Raises:
         UserError: no features or encoders there, or of other widths than the network's text inputs.
     """
+    if settings.encoder not in ENCODERS:
+        raise UserError(
+            f"hymotion.text.encoder = {settings.encoder!r} is not one of {', '.join(ENCODERS)}; the corpus needs that "
+            "one's features (launch/prepare.py --encode_text)"
+        )
     if settings.mode == "cached":
         cache = TextCache(corpus.text_cache_folder(settings.encoder))
         cache.require(config.ctxt_input_dim, config.vtxt_input_dim)

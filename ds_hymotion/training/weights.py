@@ -90,7 +90,7 @@ def run_weights(run: Path) -> tuple[dict[str, torch.Tensor], Provenance]:
     return tensors, Provenance(**state["provenance"])
 
 
-def load_model(path: str | Path, text_encoder: str = "hashed") -> TrainedModel:
+def load_model(path: str | Path, text_encoder: str = "qwen_clip") -> TrainedModel:
     """A network from a run folder, a ``weights.safetensors`` or a released ``latest.ckpt``.
 
     Args:
@@ -104,6 +104,8 @@ def load_model(path: str | Path, text_encoder: str = "hashed") -> TrainedModel:
     if path.is_dir() and (path / "latest.ckpt").is_file() and not (path / WEIGHTS).exists():
         path = path / "latest.ckpt"
     if path.is_dir():
+        if (path / "corpus.json").is_file():
+            raise UserError(f"{path} is a prepared corpus; give the --output_dir of a run, or a file of weights")
         tensors, provenance = run_weights(path)
     elif path.suffix == ".safetensors":
         tensors, provenance = load_weights(path)
