@@ -14,4 +14,5 @@ trap 'rm -rf "$extensions"' EXIT
 export TORCH_EXTENSIONS_DIR="$extensions" OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 ruff check ds_hymotion launch tests
 mypy
-python -m pytest -q -m "$selection" "$@"
+# Two at a time, a file's tests in one process: each of the two keeps its own pool of ranks.
+python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "$selection" "$@"

@@ -13,9 +13,9 @@ from ds_hymotion.config import FlowSection
 from ds_hymotion.data.batches import BatchMaker
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.plan import Row
+from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.weights import load_weights
 from tests.corpora import random_weights, wavy_corpus
 from tests.ranks import RankPool

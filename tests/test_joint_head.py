@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ds_hymotion.config import FlowSection, TrainingSection
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.errors import UserError
+from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.flow.sampler import sample
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
@@ -25,7 +26,6 @@ from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts, replica_difference
 from ds_hymotion.text.encoder import TextFeatures
 from ds_hymotion.training.joints import JointPlan
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from tests.corpora import SMALL, wavy_motion
 from tests.golden_network import randomised
 from tests.ranks import RankPool

@@ -24,7 +24,11 @@ CLIPS = [
 
 
 @pytest.mark.timeout(600)
-def test_eight_clips_are_learned_and_told_apart(ranks: RankPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("steps", "left", "own"), [(150, 0.25, 6), pytest.param(500, 0.1, 7, marks=pytest.mark.full)])
+def test_eight_clips_are_learned_and_told_apart(
+    ranks: RankPool, tmp_path: Path, steps: int, left: float, own: int
+) -> None:
+    """After ``steps`` at most ``left`` of the loss is left, and ``own`` of eight samples are nearest to their clip."""
     clips = [generate_clip(action, 7 + i, frames=60, sub_action=name) for i, (action, name) in enumerate(CLIPS)]
     write_set(tmp_path / "set", clips)
     task = Preparation(
@@ -40,9 +44,9 @@ def test_eight_clips_are_learned_and_told_apart(ranks: RankPool, tmp_path: Path)
         hymotion={
             "model": {"preset": "tiny"},
             "flow": {"time": "stratified"},
-            "training": {"max_steps": 500, "warmup_steps": 20, "schedule": "cosine", "min_lr_ratio": 0.05,
+            "training": {"max_steps": steps, "warmup_steps": 20, "schedule": "cosine", "min_lr_ratio": 0.05,
                          "ema_decay": 0.99, "save_steps": 0},
-            "evaluation": {"eval_steps": 500, "split": "train"},
+            "evaluation": {"eval_steps": steps, "split": "train"},
         },
     )  # fmt: skip
     start = {**settings["hymotion"], "training": {**settings["hymotion"]["training"], "max_steps": 1}}
@@ -53,14 +57,14 @@ def test_eight_clips_are_learned_and_told_apart(ranks: RankPool, tmp_path: Path)
     ranks.run(1, train, settings, corpus.folder, tmp_path / "run", seconds=500)
     before, after = (held_out(tmp_path / name) for name in ("start", "run"))
     print(f"held-out velocity loss {before:.3f} -> {after:.3f}: {100 * after / before:.1f} % of its start")
-    assert after < 0.1 * before
+    assert after < left * before
 
     model = load_model(tmp_path / "run")
     prompts = [Prompt(clip.captions[0].text, 60, clip.id, clip.id) for clip in corpus.samples]
     motions = generate_motions(model, HashedTextEncoder(), prompts, SamplingSettings(guidance=1.0))
     nearest = nearest_clips(motions, corpus, [prompt.clip for prompt in prompts])
     print(*(f"{p.clip}: {n.clip.id} at {100 * n.distance:.1f} cm" for p, n in zip(prompts, nearest)), sep="\n")
-    assert sum(near.clip.id == prompt.clip for prompt, near in zip(prompts, nearest)) >= 7
+    assert sum(near.clip.id == prompt.clip for prompt, near in zip(prompts, nearest)) >= own
 
 
 def held_out(run: Path) -> float:

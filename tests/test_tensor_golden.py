@@ -12,12 +12,13 @@ from torch import Tensor
 
 from ds_hymotion.config import FlowSection, RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.motion.representation import representation
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts, replica_difference
 from ds_hymotion.training.joints import JointPlan
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from tests.golden_network import golden_generator, golden_numbers
 from tests.ranks import RankPool
 from tests.runs import run_settings
@@ -88,7 +89,8 @@ def steps_job(shared: Path, stage: int, clipping: float) -> tuple[dict[str, Tens
     )
     config, mesh = RunConfig(settings, ranks=size), Mesh.current(model=size)
     objective, plan = golden_objective(shared, mesh, None)
-    engine = DataEngine(objective, config, mesh, plan)
+    names = [name.removeprefix("generator.") for name, _ in objective.named_parameters()]
+    engine = DataEngine(objective, config, mesh, sync_groups(config.hymotion.gradient_sync, names), plan)
     numbers = golden_numbers(shared)
     batch = Batch(
         motion=numbers["loss/target"],
@@ -102,8 +104,8 @@ def steps_job(shared: Path, stage: int, clipping: float) -> tuple[dict[str, Tens
     )
     frames = int(batch.lengths.sum())
     losses, norms = [], []
-    for _ in range(5):
-        parts = mesh.sum_over_all(engine.train_step([batch], frames, 1.0))
+    for step in range(5):
+        parts = mesh.sum_over_all(engine.train_step(step, [batch], frames, 1.0))
         losses.append(float(objective.total(parts, frames)))
         norms.append(engine.gradient_norm)
     found = {}

@@ -15,6 +15,7 @@ from torch.utils.cpp_extension import CUDA_HOME
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.errors import UserError
+from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
@@ -22,7 +23,6 @@ from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import ParameterStates
 from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.parallel.traffic import Traffic
-from ds_hymotion.training.objective import FlowObjective
 
 PREFIX = "generator."
 

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.flow.matching import interpolate
+from ds_hymotion.flow.objective import FlowObjective, Targets
 from ds_hymotion.model.generator import MotionGenerator, drop_condition
 from ds_hymotion.model.geometry import Geometry
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.stages import StagePlan
 from ds_hymotion.parallel.wire import Wire
-from ds_hymotion.training.objective import FlowObjective, Targets
 
 
 class Inputs(NamedTuple):

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, equal_shapes
+from ds_hymotion.flow.objective import FlowObjective, Targets
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.gradient_sync import GradientSync
@@ -24,7 +25,6 @@ from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.pipeline import Inputs, StageModule
 from ds_hymotion.parallel.stages import StagePlan
 from ds_hymotion.parallel.tensor import mark
-from ds_hymotion.training.objective import FlowObjective, Targets
 
 MicroBatch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 

@@ -6,11 +6,11 @@ import torch
 
 from ds_hymotion.config import FlowSection, TrainingSection
 from ds_hymotion.errors import UserError
+from ds_hymotion.flow.objective import ChannelShare
 from ds_hymotion.motion.groups import JointGroups
 from ds_hymotion.motion.representation import Representation
 from ds_hymotion.parallel.joint_head import RotationGather
 from ds_hymotion.parallel.mesh import Mesh
-from ds_hymotion.training.objective import ChannelShare
 
 LOGGED = "hip,knee,ankle,shoulder:elbow,wrist,neck,spine:others"
 """The groups where a run names none; the head is then cut by joints, not by these."""

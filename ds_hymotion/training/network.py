@@ -11,6 +11,7 @@ import torch
 from ds_hymotion.config import HymotionSection, RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
+from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
@@ -27,7 +28,6 @@ from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
 from ds_hymotion.training.weights import load_weights, run_weights
 
 OVERRIDES = [

@@ -14,7 +14,6 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.formats.humanml3d import INDEX_FPS, read_index
 from ds_hymotion.reports.measuring.row import Row
 
-INDEX = Path(__file__).resolve().parents[4] / "shared" / "samples" / "humanml3d" / "index.csv"
 SHORTEST, CANVAS, FPS = 60, 300, 30
 Batches = list[list[list[int]]]
 """Clips by step and rank."""
@@ -26,10 +25,12 @@ def run(index: str = "", seed: int = 0) -> list[Row]:
     The share is real frames over ranks x padded frames of the slowest rank, all steps of an epoch together, unequal
     last steps included; a rank's padded frames are its rows times its longest clip. Pairs are those of one
     micro-batch; repeated ones meet again in the next epoch. By frames, a micro-batch holds up to clips x 300 padded
-    frames. The plain sampler shuffles all clips and pads each rank's batch to its longest. Options: another index.csv,
-    and the seed.
+    frames. The plain sampler shuffles all clips and pads each rank's batch to its longest. Options: HumanML3D's
+    index.csv, which is needed, and the seed.
     """
-    lengths = index_lengths(Path(index or INDEX))
+    if not index:
+        raise UserError("--index is missing; give HumanML3D's index.csv")
+    lengths = index_lengths(Path(index))
     rows = []
     for ranks in (2, 8, 64):
         for clips in (2, 16):

@@ -18,6 +18,7 @@ import torch
 
 from ds_hymotion.config import FlowSection, PipelineSection, RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
@@ -27,7 +28,6 @@ from ds_hymotion.parallel.mesh import Mesh, free_port
 from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.stages import network_units, plan_stages
 from ds_hymotion.reports.measuring.row import Row
-from ds_hymotion.training.objective import BodyLosses, FlowObjective
 
 MICRO_BATCHES, CLIPS, FRAMES, TOKENS = 4, 2, 300, 32
 META = 4 * 256
