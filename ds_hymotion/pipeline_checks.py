@@ -1,4 +1,4 @@
-"""Cross-checks of a configuration with pipeline stages: each raises one line with the key, the value and a legal value."""
+"""Cross-checks of a configuration with pipeline stages: each raises one line with key, value and a legal value."""
 
 from __future__ import annotations
 
