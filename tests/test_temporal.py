@@ -107,6 +107,11 @@ def test_sampling_computes_all_chunks_together() -> None:
     assert motions.shape == (2, 25, 5) and motions[0].any() and not motions[1, 12:].any()
 
 
+def test_a_motion_beyond_the_last_network_is_refused() -> None:
+    with pytest.raises(UserError, match="a motion of 35 frames: this network has 3 chunks of 10 .* at most 30"):
+        network(chunk_networks=3)(*inputs([35]))
+
+
 def test_a_halo_longer_than_a_chunk_is_refused() -> None:
     with pytest.raises(UserError, match="halo_frames = 11 must be at most chunk_frames = 10"):
         ModelConfig(**SIZES, chunk_frames=10, halo_frames=11, state_frames=4)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.presets import preset
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.reports.benchmarks.chunk_quality import compute_ratio, jumps
 from ds_hymotion.reports.benchmarks.saved_activations import saved_bytes
 from ds_hymotion.reports.benchmarks.stage_share import share
 from ds_hymotion.reports.measuring.stage_schedules import Costs
@@ -28,6 +31,19 @@ def test_shares_by_hand() -> None:
 def test_a_chunk_keeps_its_share_of_the_activations() -> None:
     whole, half = saved_bytes(THIN, 1), saved_bytes(THIN, 2)
     assert 0.3 < half / whole < 0.7
+
+
+def test_jumps_at_seams_by_hand() -> None:
+    """One joint moves 1 cm a frame, and 5 cm between frames 3 and 4, where the second chunk begins."""
+    x = torch.tensor([0, 1, 2, 3, 8, 9]) / 100
+    positions = torch.stack([x, torch.zeros(6), torch.zeros(6)], -1)[:, None]
+    assert jumps(positions, 4) == pytest.approx((5.0, 1.0))
+
+
+def test_chunks_compute_their_text_and_halo_again() -> None:
+    lite = preset("hy-motion-1.0-lite")
+    plain, halo = (compute_ratio(lite, 300, 32, 60, frames) for frames in (0, 8))
+    assert 1 < plain < halo < 2 and compute_ratio(lite, 60, 32, 60, 0) == 1
 
 
 def test_a_bubble_by_hand() -> None:

@@ -7,13 +7,14 @@ on each chunk, at the chunk's own positions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ds_hymotion.errors import UserError
 from ds_hymotion.model.chunks import NOWHERE, Pieces, aligned, cut, join, packed
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator, drop_condition
@@ -142,9 +143,20 @@ class TemporalGenerator(MotionGenerator, ChunkPart):
         return self if chunk == 0 or not len(self.specialists) else self.specialists[chunk - 1]  # type: ignore[return-value]
 
     def divide(self, lengths: Tensor, stages: int) -> list[Pieces]:
-        """The chunks that each of ``stages`` computes of motions of ``lengths`` [B]."""
-        way: Callable[..., list[Pieces]] = packed if self.config.chunk_networks == 1 else aligned
-        return way(lengths.tolist(), self.config.chunk_frames, stages)
+        """The chunks that each of ``stages`` computes of motions of ``lengths`` [B].
+
+        Raises:
+            UserError: a motion is longer than the networks of its chunks reach.
+        """
+        counts, frames, networks = lengths.tolist(), self.config.chunk_frames, self.config.chunk_networks
+        if networks == 1:
+            return packed(counts, frames, stages)
+        if max(counts, default=0) > frames * networks:
+            raise UserError(
+                f"a motion of {max(counts)} frames: this network has {networks} chunks of {frames} frames with weights "
+                f"of their own; use at most {frames * networks}"
+            )
+        return aligned(counts, frames, networks)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Velocity [B, L, input_dim], zero behind each motion's end; see :meth:`MotionGenerator.forward`."""

@@ -25,7 +25,7 @@ THIN = ModelConfig(
     16, 9, 2, input_dim=219, ctxt_input_dim=16, vtxt_input_dim=16, mlp_ratio=1.0, text_position=600, refiner_layers=1
 )
 BY_TIME, BY_LAYERS = "by time", "by layers, 1F1B"
-SLEPT_FORWARD = 0.2
+SLEPT_FORWARD = 0.1
 SIMULATED: dict[str, Callable[[int, int, Costs], list[list[Operation]]]] = {
     BY_LAYERS: stage_schedules.one_forward_one_backward,
     "by layers, interleaved": stage_schedules.interleaved,
