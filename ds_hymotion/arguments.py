@@ -57,12 +57,17 @@ class TrainArguments:
     )
     preset: str | None = flag(None, "network preset")
     init_from: str | None = flag(None, "weights to start from")
+    replay_corpus: str | None = flag(None, "prepared base corpus that takes a share of every epoch")
+    replay_share: float | None = flag(None, "share of the replay corpus's clips in an epoch; 0.2 unless given")
+    allow_other_data: bool | None = flag(
+        None, "resume with other clips, mix, seed or buckets, from the next epoch on", nargs="?", const=True
+    )
     max_steps: int | None = flag(None, "optimizer steps")
     learning_rate: float | None = flag(None, "full learning rate")
     warmup_steps: int | None = flag(None, "steps of linear warm-up")
     per_device_train_batch_size: int | None = flag(None, "clips per micro-batch")
     gradient_accumulation_steps: int | None = flag(None, "micro-batches per step")
-    frames_per_gpu: int | None = flag(None, "padded frames per micro-batch")
+    frames_per_gpu: int | None = flag(None, "padded frames per micro-batch, all rows counted")
     eval_steps: int | None = flag(None, "steps between evaluations")
     save_steps: int | None = flag(None, "steps between checkpoints")
     log_steps: int | None = flag(None, "steps between log lines")
@@ -74,7 +79,7 @@ class TrainArguments:
     tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
     pipeline_stages: int | None = flag(None, "stages that the network's layers are divided over")
     pipeline_mode: str | None = flag(None, "what is divided over stages: layers or temporal")
-    allow_fps: bool | None = flag(None, "train on a corpus of another frame rate")
+    allow_fps: bool | None = flag(None, "train on a corpus of another frame rate", nargs="?", const=True)
     sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
     check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
 
@@ -87,6 +92,9 @@ class TrainArguments:
 JSON_KEYS = {
     "preset": "hymotion.model.preset",
     "init_from": "hymotion.model.init_from",
+    "replay_corpus": "hymotion.data.replay.corpus",
+    "replay_share": "hymotion.data.replay.share",
+    "allow_other_data": "hymotion.data.allow_other_data",
     "max_steps": "hymotion.training.max_steps",
     "learning_rate": "optimizer.params.lr",
     "warmup_steps": "hymotion.training.warmup_steps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -51,9 +51,40 @@ class ModelSection(Section):
     allow_fps: bool = Field(False, description="train on a corpus of another frame rate all the same")
 
 
+class MixedCorpus(Section):
+    """Another prepared corpus whose training clips join every epoch."""
+
+    corpus: str = Field(min_length=1, description="folder of a prepared corpus like that of --data_dir")
+    weight: float | None = Field(
+        None,
+        gt=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="visits of each of its clips per epoch, on average: 0.25 = another quarter of its clips each epoch",
+    )
+    repeats: int | None = Field(
+        None, ge=1, le=1000, description="instead of weight, in whole visits; 1 where neither is given"
+    )
+
+
+class Replay(Section):
+    """A base corpus that fine-tuning goes on seeing, so that the network does not forget it."""
+
+    corpus: str = Field(min_length=1, description="folder of the prepared base corpus")
+    share: float = Field(
+        0.2, gt=0, le=0.95, allow_inf_nan=False, description="share of its clips among all clips of an epoch"
+    )
+
+
 class DataSection(Section):
     """Clips, buckets and batches."""
 
+    repeats: int = Field(1, ge=1, le=1000, description="visits of each clip of --data_dir per epoch")
+    mix: list[MixedCorpus] = Field([], description="further corpora whose training clips join every epoch")
+    replay: Replay | None = Field(None, description="a base corpus that takes a share of every epoch")
+    allow_other_data: bool = Field(
+        False, description="resume although clips, mix, seed or buckets changed: with the next epoch, from its start"
+    )
     bucket_bounds: list[int] = Field(
         [60, 120, 180, 240, 300],
         description="lower ends of the frame buckets; the last is the canvas: longer clips are cropped",
@@ -64,7 +95,8 @@ class DataSection(Section):
     frames_per_gpu: int = Field(
         0,
         ge=0,
-        description="fill a micro-batch up to this many padded frames; 0 = train_micro_batch_size_per_gpu clips",
+        description="fill a micro-batch up to this many padded frames, all rows of its clips counted; at least the "
+        "canvas times flow.timesteps_per_sample; 0 = train_micro_batch_size_per_gpu clips",
     )
     length_jitter: float = Field(
         5.0, ge=0, description="jitter in frames on the order by length, so that epochs differ"
@@ -72,7 +104,7 @@ class DataSection(Section):
     bucket_lr_factors: list[float] = Field(
         [], description="learning-rate factor per bucket, the one below the first bound first; [] = 1 for all"
     )
-    max_clips: int = Field(0, ge=0, description="use only the first n training clips; 0 = all")
+    max_clips: int = Field(0, ge=0, description="use only the first n training clips of --data_dir; 0 = all")
 
 
 class FlowSection(Section):
@@ -271,6 +303,12 @@ class RunConfig:
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:
             raise UserError(f"{self.name}: hymotion.evaluation.times holds {bad[0]}; use values in 0..1")
+        for number, entry in enumerate(data.mix):
+            if entry.weight is not None and entry.repeats is not None:
+                raise UserError(
+                    f"{self.name}: hymotion.data.mix.{number} gives weight = {entry.weight:g} and repeats = "
+                    f"{entry.repeats}; give one of them"
+                )
         if data.bucket_lr_factors and len(data.bucket_lr_factors) != len(data.bucket_bounds) + 1:
             raise UserError(
                 f"{self.name}: hymotion.data.bucket_lr_factors has {len(data.bucket_lr_factors)} values; "
@@ -300,7 +338,9 @@ def set_by_path(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set ``tree["a"]["b"] = value`` for key ``"a.b"``, making objects on the way."""
     *parents, last = key.split(".")
     for name in parents:
-        child = tree.setdefault(name, {})
+        if tree.get(name) is None:
+            tree[name] = {}
+        child = tree[name]
         if not isinstance(child, dict):
             raise UserError(f"{key}: {name} = {child!r} must be a JSON object")
         tree = child
@@ -328,5 +368,7 @@ def parse_section(section: dict[str, Any], name: str) -> HymotionSection:
 def _legal_keys(path: list[str]) -> list[str]:
     model: Any = HymotionSection
     for part in path:
-        model = model.model_fields[part].annotation
+        if not part.isdigit():
+            model = model.model_fields[part].annotation
+            model = next((kind for kind in get_args(model) if hasattr(kind, "model_fields")), model)
     return sorted(model.model_fields)

@@ -139,6 +139,10 @@ def test_flags() -> None:
     assert arguments.deepspeed and arguments.resume == "auto"
     assert arguments.overrides()["optimizer.params.lr"] == 1e-5
     assert arguments.overrides()["hymotion.training.max_steps"] is None
+    for name in ("allow_fps", "allow_other_data"):
+        given_flags = parse_flags(TrainArguments, [f"--{name}", "--seed", "3"])
+        assert getattr(given_flags, name) is True and given_flags.seed == 3
+        assert getattr(parse_flags(TrainArguments, [f"--{name}", "false"]), name) is False
     for wrong, word in (("--max_step 3", "legal flags: .*--max_steps"), ("--max_steps three", "invalid int value")):
         with pytest.raises(UserError, match=word):
             parse_flags(TrainArguments, wrong.split())

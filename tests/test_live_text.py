@@ -101,6 +101,24 @@ def refusal(settings: dict[str, Any], corpus: Path, output: Path, resume: bool =
     return ""
 
 
+def test_mixed_corpora_train_alike_on_live_and_cached_text(
+    ranks: RankPool, corpus: Corpus, weights: Path, sources: EncoderSources, tmp_path: Path
+) -> None:
+    """Nine clips beside seven, the captions of two of them in the other corpus's cache alone."""
+    other = wavy_corpus(tmp_path / "other", [21, 24, 27, 32, 35, 41, 45, 48, 53])
+    captions = [caption.text for sample in other.samples for caption in sample.captions]
+    TextCache(other.text_cache_folder("qwen_clip")).write(captions, QwenClipEncoder(sources), dtype=torch.float32)
+    changes: dict[str, Any] = {
+        "hymotion__data": {"mix": [{"corpus": str(other.folder)}]},
+        "hymotion__training__max_steps": 4,
+    }
+    for name, text in (("live", live(sources)), ("cached", {"encoder": "qwen_clip"})):
+        ranks.run(2, train, settings(weights, text, **changes), corpus.folder, tmp_path / name)
+    assert logged(tmp_path / "live", "clips") == logged(tmp_path / "cached", "clips")
+    assert logged(tmp_path / "live", "epoch") == [0, 0, 0, 0]
+    assert logged(tmp_path / "live") == pytest.approx(logged(tmp_path / "cached"), rel=1e-5)
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_frozen_encoders_cost_nothing_and_stay(
     ranks: RankPool, corpus: Corpus, weights: Path, sources: EncoderSources, tmp_path: Path, stage: int

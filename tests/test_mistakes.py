@@ -36,7 +36,7 @@ CASES = [
     ("--max_steps 0", ["max_steps = 0"]),
     ("--max_steps few", ["--max_steps", "'few'"]),
     ("--learning_rat 1", ["--learning_rat", "did you mean --learning_rate?", "legal flags"]),
-    ("--text_encoder qwen", ["'qwen'", "qwen_clip", "--encode_text"]),
+    ("--text_encoder qwen", ["text/qwen", "--encode_text hashed or qwen_clip"]),
     ("--learning_rate 1e38", ["optimizer.params.lr = 1e+38", "1e-4"]),
     ("--resume nowhere", ["--resume nowhere", "no checkpoint"]),
     ("--output_dir=", ["--output_dir is missing"]),

@@ -21,7 +21,7 @@ LAYOUTS = st.builds(
     ranks=st.integers(1, 5),
     accumulation=st.integers(1, 3),
     clips=st.integers(1, 4),
-    frames=st.sampled_from([0, 600]),
+    frames=st.sampled_from([0, 1000]),
 )
 
 
@@ -65,7 +65,7 @@ def test_an_epoch_visits_every_clip_once(lengths: list[int], layout: Layout, tim
             assert padded == max((min(lengths[row.clip], 300) for micro in rank for row in micro), default=0)
             for micro in rank:
                 if layout.frames:
-                    assert len(micro) // timesteps * padded <= layout.frames
+                    assert len(micro) * padded <= layout.frames
                 else:
                     assert len(micro) <= layout.clips * timesteps
     assert steps == planner(lengths, layout, timesteps).epoch(epoch)
@@ -182,5 +182,19 @@ def test_the_last_two_steps_share_what_is_left() -> None:
 def test_nothing_to_plan() -> None:
     with pytest.raises(UserError, match="no clip is left"):
         Planner([10, 20], BucketSettings(short="drop"), Layout(1, 1, 1), 0)
-    with pytest.raises(UserError, match="at least 300"):
-        Planner([100], BucketSettings(), Layout(1, 1, 0, frames=200), 0)
+
+
+def test_a_frame_budget_counts_every_row_of_a_clip() -> None:
+    """Eight clips of 300 frames in 1,800 padded frames: six one-row clips a step, or two clips of three rows."""
+    by_rows = {
+        timesteps: [len(step.clips) for step in planner([300] * 8, Layout(1, 1, 0, 1800), timesteps).epoch(0)]
+        for timesteps in (1, 3)
+    }
+    assert sorted(by_rows[1]) == [2, 6] and by_rows[3] == [2, 2, 2, 2]
+    with pytest.raises(UserError, match="200 does not hold one clip: one row of the canvas, 300 frames.* at least 300"):
+        planner([100], Layout(1, 1, 0, frames=200))
+    with pytest.raises(UserError, match="899 .* 3 rows .*timesteps_per_sample.* at least 900"):
+        planner([100], Layout(1, 1, 0, frames=899), timesteps=3)
+    old = [(Layout(2, 1, 0, frames=600), 1)]
+    with pytest.raises(UserError, match="600 does not hold one clip"):
+        planner([100], Layout(1, 1, 0, frames=900), timesteps=3).epoch(0, old)

@@ -12,6 +12,7 @@ from tests.commands import ROOT, run_command, run_here
 from tests.ranks import free_port
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+FOLDERS = ("corpus", "run", "base", "mixed_run")
 SCRIPTS = {"bash launch/quickstart.sh", "bash launch/test.sh"}
 
 
@@ -38,7 +39,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         assert words[:3] == ["deepspeed", "--num_gpus", "2"], f"no test runs: {line}"
         words[3:3] = ["--master_port", str(free_port())]
-        words = [str(tmp_path / word) if word in ("corpus", "run") else word for word in words]
+        words = [str(tmp_path / word) if word in FOLDERS else word for word in words]
         done = run_command([*words, "--max_steps", str(steps), "--eval_steps", "2"], tmp_path)
         assert done.returncode == 0, done.stderr
         steps += 2

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Row
 from ds_hymotion.errors import UserError
 from ds_hymotion.motion.statistics import normalise
 from ds_hymotion.motion.transforms import face_forward
 from ds_hymotion.randomness import generator, sample_noise
 from ds_hymotion.text.cache import TextCache
+from ds_hymotion.text.cache_group import CacheGroup
 from ds_hymotion.text.caption_tokens import CaptionTokens
 from ds_hymotion.text.encoder import TextFeatures
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
@@ -91,7 +93,7 @@ class BatchMaker:
     changes what other ranks do.
 
     Args:
-        corpus: the prepared corpus.
+        corpus: the prepared corpus or corpora.
         samples: the clips that rows count in.
         text: their captions' features, or the encoder inside the run that the captions are tokenised for.
         statistics: mean and std [C] that the network's input is normalised with.
@@ -103,9 +105,9 @@ class BatchMaker:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: Corpus | Mixture,
         samples: Sequence[Sample],
-        text: TextCache | QwenClipEncoder,
+        text: TextCache | CacheGroup | QwenClipEncoder,
         statistics: tuple[torch.Tensor, torch.Tensor],
         draw_time: Callable[[torch.Generator, int, int], float],
         condition_drop: float,
@@ -126,7 +128,7 @@ class BatchMaker:
         """The batch of one micro-batch of a training step."""
         times, drops = [], []
         for row in rows:
-            key = (epoch, self.samples[row.clip].id, 0, row.timestep)
+            key = (epoch, self.samples[row.clip].id, row.visit, row.timestep)
             times.append(self.draw_time(generator(self.seed, "time", *key), row.stratum, strata))
             drops.append(bool(torch.rand((), generator=generator(self.seed, "drop", *key)) < self.condition_drop))
         return self._assemble(epoch, rows, padded, times, drops, self.seed)
@@ -152,13 +154,15 @@ class BatchMaker:
         captions = []
         for i, row in enumerate(rows):
             sample = self.samples[row.clip]
-            captions.append(self._caption(sample, epoch, use))
-            clip = self._clip(sample, epoch, use)
+            # A first visit has no number here, as where clips are visited once.
+            later = [row.visit] if row.visit else []
+            captions.append(self._caption(sample, generator(self.seed, use + "caption", epoch, sample.id, *later)))
+            clip = self._clip(sample, generator(self.seed, use + "crop", epoch, sample.id, *later))
             if clip is None:
                 continue
             frames = len(clip)
             motion[i, :frames] = clip
-            noise[i, :frames] = sample_noise(seed, epoch, use + sample.id, 0, row.timestep, frames, channels)
+            noise[i, :frames] = sample_noise(seed, epoch, use + sample.id, row.visit, row.timestep, frames, channels)
             lengths[i] = frames
         tokens, features = self._text(captions)
         return Batch(
@@ -174,7 +178,7 @@ class BatchMaker:
             captions=tokens,
         )
 
-    def _clip(self, sample: Sample, epoch: int, use: str) -> torch.Tensor | None:
+    def _clip(self, sample: Sample, random: torch.Generator) -> torch.Tensor | None:
         try:
             features = self.corpus.features(sample)
         except UserError as error:
@@ -185,7 +189,7 @@ class BatchMaker:
             return None
         extra = len(features) - self.canvas
         if extra > 0:
-            draw = torch.randint(extra + 1, (), generator=generator(self.seed, use + "crop", epoch, sample.id))
+            draw = torch.randint(extra + 1, (), generator=random)
             features = self._window(features, int(draw))
         return normalise(features, self.mean, self.std)
 
@@ -197,12 +201,10 @@ class BatchMaker:
         motion = representation.to_motion(features[start : start + self.canvas], fps)
         return representation.encode(face_forward(motion))
 
-    def _caption(self, sample: Sample, epoch: int, use: str) -> str:
+    def _caption(self, sample: Sample, random: torch.Generator) -> str:
         if not sample.captions:
             return ""
-        draw = torch.randint(
-            len(sample.captions), (), generator=generator(self.seed, use + "caption", epoch, sample.id)
-        )
+        draw = torch.randint(len(sample.captions), (), generator=random)
         return sample.captions[int(draw)].text
 
     def _text(self, captions: list[str]) -> tuple[CaptionTokens | None, TextFeatures]:

@@ -2,8 +2,9 @@
 
 The plan is a pure function of the clips' lengths, the settings and the seed. All ranks compute the same one and read
 their own part of it; nothing is exchanged. A step's clips come from one bucket. Inside a bucket clips are sorted by
-length with a seeded jitter on the key, cut into steps, and the steps of all buckets are shuffled together. Rows carry
-the numbers that all randomness of a sample is counted from, so no layout changes what a clip sees.
+length with a seeded jitter on the key, cut into steps, and the steps of all buckets are shuffled together. Where an
+epoch visits clips several times, that happens round by round, so that no step holds a clip twice. Rows carry the
+numbers that all randomness of a sample is counted from, so no layout changes what a clip sees.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ import numpy as np
 
 from ds_hymotion.data.buckets import Buckets, BucketSettings
 from ds_hymotion.data.packing import Jitter, cut_by_frames
+from ds_hymotion.data.visits import Ration, Visits
 from ds_hymotion.errors import UserError
 from ds_hymotion.randomness import seed_of
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a batch: a clip at one timestep draw. ``stratum`` is its place among the step's rows."""
+    """One row of a batch: a clip at one timestep draw. ``stratum`` is its place among the step's rows.
+
+    ``visit`` counts the clip's visits in the epoch, from 0.
+    """
 
     clip: int
     timestep: int
     stratum: int
+    visit: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,12 @@ class Step:
     @property
     def clips(self) -> list[int]:
         """The step's clips in rank order."""
-        return [row.clip for rank in self.micro_batches for micro in rank for row in micro if row.timestep == 0]
+        return [row.clip for row in self.visits]
+
+    @property
+    def visits(self) -> list[Row]:
+        """The first row of each of the step's visits, in rank order."""
+        return [row for rank in self.micro_batches for micro in rank for row in micro if row.timestep == 0]
 
     @property
     def useful_share(self) -> float:
@@ -62,7 +73,7 @@ class Step:
 @dataclass(frozen=True)
 class Layout:
     """How a step is filled: ``ranks`` data ranks × ``accumulation`` micro-batches of ``clips`` clips, or, with
-    ``frames`` > 0, of as many clips as fit into that many padded frames."""
+    ``frames`` > 0, of as many clips as fit with all their rows into that many padded frames."""
 
     ranks: int
     accumulation: int
@@ -112,6 +123,10 @@ class Planner:
         timesteps: rows per clip.
         jitter: largest half-width in frames of the jitter on the order by length, so that epochs differ.
         lr_factors: learning-rate factor per bucket label index (bucket 0 is what is shorter than the first bound).
+        rations: how often an epoch visits the clips, by corpus; without any, every clip once.
+
+    Raises:
+        UserError: no clip is left of a ration, or ``layout`` does not hold a clip's rows.
     """
 
     def __init__(
@@ -123,6 +138,7 @@ class Planner:
         timesteps: int = 1,
         jitter: float = 5.0,
         lr_factors: Sequence[float] = (),
+        rations: Sequence[Ration] = (),
     ) -> None:
         self.buckets = Buckets.build(lengths, buckets)
         if not any(self.buckets.members):
@@ -131,14 +147,22 @@ class Planner:
                 f"batch plan: no clip is left to train on ({reasons}); lower hymotion.data.bucket_bounds[0] "
                 'or set hymotion.data.short to "keep"'
             )
-        if layout.frames and layout.frames < buckets.canvas:
-            raise UserError(
-                f"hymotion.data.frames_per_gpu: {layout.frames} does not hold one clip of the canvas; "
-                f"use at least {buckets.canvas}"
-            )
+        usable = sorted(clip for members in self.buckets.members for clip in members)
+        self.visits = Visits(rations or [Ration("clips", len(lengths))], usable, seed)
+        for ration, clips in zip(rations, self.visits.members):
+            if not len(clips):
+                raise UserError(
+                    f"hymotion.data.short = {buckets.short!r} leaves none of the {ration.clips} clips of "
+                    f'{ration.name}; set it to "keep", or lower hymotion.data.bucket_bounds[0]'
+                )
+        self._bucket_of = np.full(len(lengths), -1)
+        for bucket, members in enumerate(self.buckets.members):
+            self._bucket_of[members] = bucket
+        self._lengths = np.array(self.buckets.frames, dtype=np.float64)
         self.layout = layout
         self.seed = seed
         self.timesteps = timesteps
+        self._check_frames(layout)
         self.jitter = jitter
         self.lr_factors = tuple(lr_factors)
         self._cached: tuple[Any, list[Step]] | None = None
@@ -147,18 +171,19 @@ class Planner:
         """All steps of an epoch that remain after the segments ``done``, under the planner's own layout.
 
         The done steps of the same layout are dropped from the front; those of another layout are replayed, and what
-        is left of their clips is planned anew, so that every clip is still seen once.
+        is left of their clips is planned anew, so that every clip is still seen as often as it should be.
         """
-        clips = set(range(len(self.buckets.frames)))
+        visits = set(self.visits.epoch(epoch))
         start = 0
         for part, (layout, steps) in enumerate(done):
-            planned = self._plan(epoch, part, clips, layout, start)
+            self._check_frames(layout)
+            planned = self._plan(epoch, part, visits, layout, start)
             if layout == self.layout and part == len(done) - 1:
                 return planned[steps:]
             for step in planned[:steps]:
-                clips.difference_update(step.clips)
+                visits.difference_update(row.visit * self.visits.clips + row.clip for row in step.visits)
             start += steps
-        return self._plan(epoch, len(done), clips, self.layout, start)
+        return self._plan(epoch, len(done), visits, self.layout, start)
 
     def walk(self, position: Position) -> Iterator[Step]:
         """Steps without end from ``position`` on, which moves with them: it always names the next step to run."""
@@ -175,31 +200,47 @@ class Planner:
             counts[step.bucket] += 1
         return counts
 
-    def _plan(self, epoch: int, part: int, clips: set[int], layout: Layout, start: int) -> list[Step]:
-        key = (epoch, part, layout, start, len(clips))
+    def _check_frames(self, layout: Layout) -> None:
+        canvas = self.buckets.settings.canvas
+        if layout.frames and layout.frames < self.timesteps * canvas:
+            rows = f"{self.timesteps} rows (hymotion.flow.timesteps_per_sample)" if self.timesteps > 1 else "one row"
+            raise UserError(
+                f"hymotion.data.frames_per_gpu: {layout.frames} does not hold one clip: {rows} of the canvas, "
+                f"{canvas} frames each; use at least {self.timesteps * canvas}"
+            )
+
+    def _plan(self, epoch: int, part: int, visits: set[int], layout: Layout, start: int) -> list[Step]:
+        key = (epoch, part, layout, start, len(visits))
         if self._cached and self._cached[0] == key:
             return self._cached[1]
         random = np.random.default_rng(seed_of(self.seed, "plan", epoch, part))
-        drafts: list[tuple[int, list[list[int]]]] = []
-        for bucket, members in enumerate(self.buckets.members):
-            left = np.array([clip for clip in members if clip in clips], dtype=np.int64)
-            drafts += [(bucket, ranks) for ranks in self._cut(left, layout, random)]
-        shuffled = [drafts[i] for i in random.permutation(len(drafts))]
-        steps = [self._step(epoch, start + i, draft[0], draft[1], layout) for i, draft in enumerate(shuffled)]
+        steps: list[Step] = []
+        for numbers in self.visits.rounds(epoch, visits):
+            drafts: list[tuple[int, list[list[int]]]] = []
+            buckets = self._bucket_of[numbers % self.visits.clips]
+            for bucket in range(len(self.buckets.members)):
+                drafts += [(bucket, ranks) for ranks in self._cut(numbers[buckets == bucket], layout, random)]
+            shuffled = [drafts[i] for i in random.permutation(len(drafts))]
+            for bucket, ranks in shuffled:
+                steps.append(self._step(epoch, start + len(steps), bucket, ranks, layout))
         self._cached = (key, steps)
         return steps
 
-    def _cut(self, clips: np.ndarray, layout: Layout, random: np.random.Generator) -> Iterator[list[list[int]]]:
-        """Cut one bucket's clips into steps, and each step into ranks."""
-        if not len(clips):
+    def _frames(self, visit: int) -> int:
+        return self.buckets.frames[visit % self.visits.clips]
+
+    def _cut(self, visits: np.ndarray, layout: Layout, random: np.random.Generator) -> Iterator[list[list[int]]]:
+        """Cut one bucket's visits into steps, and each step into ranks."""
+        if not len(visits):
             return
-        frames = np.array([self.buckets.frames[clip] for clip in clips], dtype=np.float64)
+        frames = self._lengths[visits % self.visits.clips]
         jitter = Jitter(frames, self.jitter, random)
         if layout.frames:
-            order = clips[jitter.order(layout.frames / float(frames.mean()))]
-            lengths = [self.buckets.frames[clip] for clip in order]
+            budget = layout.frames // self.timesteps
+            order = visits[jitter.order(budget / float(frames.mean()))]
+            lengths = [self._frames(visit) for visit in order.tolist()]
             position = 0
-            for counts in cut_by_frames(lengths, layout.ranks, layout.accumulation, layout.frames):
+            for counts in cut_by_frames(lengths, layout.ranks, layout.accumulation, budget):
                 yield split(order[position:].tolist(), counts)
                 position += sum(counts)
             return
@@ -209,42 +250,38 @@ class Planner:
         for start in range(0, len(order), take):
             step = order[start : start + take]
             base, extra = divmod(len(step), layout.ranks)
-            chosen = clips[step[np.argsort(company[step], kind="stable")]].tolist()
+            chosen = visits[step[np.argsort(company[step], kind="stable")]].tolist()
             yield split(chosen, [base + (rank < extra) for rank in range(layout.ranks)])
 
     def _step(self, epoch: int, index: int, bucket: int, ranks: list[list[int]], layout: Layout) -> Step:
-        rows = sorted((clip, timestep) for rank in ranks for clip in rank for timestep in range(self.timesteps))
+        rows = sorted((visit, timestep) for rank in ranks for visit in rank for timestep in range(self.timesteps))
         random = np.random.default_rng(seed_of(self.seed, "strata", epoch, *rows[0], len(rows)))
         stratum = dict(zip(rows, random.permutation(len(rows)).tolist()))
-        frames = self.buckets.frames
         micro_batches = []
-        for clips in ranks:
-            base, extra = divmod(len(clips), layout.accumulation)
-            position, parts = 0, []
-            for k in range(layout.accumulation):
-                count = base + (k < extra)
-                parts.append(
-                    tuple(
-                        Row(clip, timestep, stratum[clip, timestep])
-                        for clip in clips[position : position + count]
-                        for timestep in range(self.timesteps)
-                    )
-                )
-                position += count
-            micro_batches.append(tuple(parts))
+        for visits in ranks:
+            base, extra = divmod(len(visits), layout.accumulation)
+            parts = split(visits, [base + (k < extra) for k in range(layout.accumulation)])
+            micro_batches.append(tuple(self._rows(part, stratum) for part in parts))
         return Step(
             epoch=epoch,
             index=index,
             bucket=bucket,
             strata=len(rows),
             micro_batches=tuple(micro_batches),
-            padded=tuple(max((frames[clip] for clip in clips), default=0) for clips in ranks),
-            valid_frames=sum(frames[clip] for clip, _ in rows),
+            padded=tuple(max(map(self._frames, visits), default=0) for visits in ranks),
+            valid_frames=sum(self._frames(visit) for visit, _ in rows),
             lr_factor=self.lr_factors[bucket] if bucket < len(self.lr_factors) else 1.0,
         )
 
+    def _rows(self, visits: list[int], stratum: dict[tuple[int, int], int]) -> tuple[Row, ...]:
+        return tuple(
+            Row(visit % self.visits.clips, timestep, stratum[visit, timestep], visit // self.visits.clips)
+            for visit in visits
+            for timestep in range(self.timesteps)
+        )
 
-def split(clips: list[int], counts: Sequence[int]) -> list[list[int]]:
-    """The front of ``clips`` in pieces of the given sizes."""
+
+def split(visits: list[int], counts: Sequence[int]) -> list[list[int]]:
+    """The front of ``visits`` in pieces of the given sizes."""
     ends = list(accumulate(counts))
-    return [clips[end - count : end] for count, end in zip(counts, ends)]
+    return [visits[end - count : end] for count, end in zip(counts, ends)]

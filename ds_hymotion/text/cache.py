@@ -14,13 +14,14 @@ from tqdm import tqdm
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.tensors import TensorFiles, read_json, remove_temporary_files, save_tensors, write_json
 from ds_hymotion.text.encoder import TextEncoder, TextFeatures
+from ds_hymotion.text.encoders import ENCODERS
 
 FORMAT = "ds_hymotion.text"
 VERSION = 1
 INDEX = "index.json"
 QWEN_DIM = 4096
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-_MERE_NAMES = ("qwen", "clip")
+MERE_NAMES = ("qwen", "clip")
 _MAKE_AGAIN = "delete the folder and encode the captions again (launch/prepare.py with --encode_text)"
 
 
@@ -154,7 +155,7 @@ class TextCache:
         """Refuse an encoder that is made of other things than the features here; names may differ, weights not."""
         for key, value in identity.items():
             known = self.identity.get(key, value)
-            if self._shards and known != value and key not in _MERE_NAMES:
+            if self._shards and known != value and key not in MERE_NAMES:
                 raise UserError(
                     f"{self.folder} holds features made with {key} = {known:.16}, not {value:.16}: "
                     "use what it was made with, or delete this folder to encode all captions anew"
@@ -213,7 +214,8 @@ class TextCache:
         self._shards.append(name)
 
     def _how_to_make(self) -> str:
-        encoder = self.encoder_name or self.folder.name
+        known = self.folder.name if self.folder.name in ENCODERS else " or ".join(ENCODERS)
+        encoder = self.encoder_name or known
         return f"run the corpus's launch/prepare.py command again with --encode_text {encoder}"
 
 

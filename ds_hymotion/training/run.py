@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,6 +15,8 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, BatchMaker
 from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.fingerprint import difference, fingerprint
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Layout, Planner, Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
@@ -26,6 +29,7 @@ from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
+from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
@@ -54,20 +58,31 @@ class TrainingRun:
 
     Args:
         config: checked configuration.
-        corpus: the prepared corpus.
+        corpus: the prepared corpus, the main one if others are mixed in.
         output: the run's folder; made if missing.
         mesh: this rank's place.
         resume: continue from the newest intact checkpoint in this folder.
+        mixture: the corpus with those that ``config`` mixes in, where they are open already.
     """
 
-    def __init__(self, config: RunConfig, corpus: Corpus, output: Path, mesh: Mesh, resume: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: Corpus,
+        output: Path,
+        mesh: Mesh,
+        resume: Path | None = None,
+        mixture: Mixture | None = None,
+    ) -> None:
         self.config = config
         self.settings = config.hymotion
         self.corpus = corpus
+        self.mixture = mixture or Mixture.open(corpus, self.settings.data)
+        self.fingerprint = fingerprint(self.mixture, self.settings)
         self.output = output
         self.mesh = mesh
         self.model_config = network_config(self.settings, corpus)
-        self.text = text_source(self.settings.text, corpus, self.model_config, str(mesh.device))
+        self.text = text_source(self.settings.text, self.mixture, self.model_config, str(mesh.device))
         self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
         checkpoint = None
         if resume:  # every file is hashed, on one rank
@@ -115,10 +130,7 @@ class TrainingRun:
 
     def _plan(self) -> tuple[Planner, BatchMaker]:
         data, flow, training = self.settings.data, self.settings.flow, self.settings.training
-        samples = self.corpus.split("train")
-        if not samples:
-            raise UserError(f"{self.corpus.folder}: no clip in the train split; prepare it with another --split")
-        samples = samples[: data.max_clips] if data.max_clips else samples
+        samples = self.mixture.samples
         layout = Layout(
             ranks=self.mesh.data_size,
             accumulation=self.config.deepspeed["gradient_accumulation_steps"],
@@ -139,19 +151,21 @@ class TrainingRun:
             flow.timesteps_per_sample,
             data.length_jitter,
             data.bucket_lr_factors,
+            self.mixture.rations,
         )
         return planner, self._maker(samples, buckets.canvas)
 
     def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
         flow = self.settings.flow
-        if isinstance(self.text, TextCache):
+        if not isinstance(self.text, QwenClipEncoder):
             # Looked up here, where all ranks find the same; inside the run one rank alone would stop.
-            captions = (caption.text for sample in samples for caption in sample.captions)
-            missing = next((caption for caption in captions if caption not in self.text), None)
+            captions = ((sample, caption.text) for sample in samples for caption in sample.captions)
+            missing = next((each for each in captions if each[1] not in self.text), None)
             if missing is not None:
-                self.text.lookup([missing])
+                folder = self.mixture.corpus_of(missing[0]).text_cache_folder(self.settings.text.encoder)
+                TextCache(folder).lookup([missing[1]])
         return BatchMaker(
-            self.corpus,
+            self.mixture,
             samples,
             self.text,
             (self.mean, self.std),
@@ -165,7 +179,7 @@ class TrainingRun:
         settings = self.settings.evaluation
         if not settings.eval_steps:
             return None
-        samples = self.maker.samples if settings.split == "train" else self.corpus.split(settings.split)
+        samples = self.mixture.parts[0].samples if settings.split == "train" else self.corpus.split(settings.split)
         if not samples:
             raise UserError(
                 f"{self.corpus.folder}: no clip in the {settings.split} split to evaluate on; set "
@@ -184,6 +198,7 @@ class TrainingRun:
         require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
+        self._require_same_data(state, checkpoint)
         self.engine.restore_scaler(state["scaler"])
         with torch.no_grad():
             for name, value in read_kind(checkpoint, FIXED):
@@ -195,6 +210,17 @@ class TrainingRun:
                 f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
                 f"{self.settings.training.max_steps}; use at least {self.step}"
             )
+
+    def _require_same_data(self, state: dict[str, Any], checkpoint: Path) -> None:
+        """A position in an epoch holds for the plan it was made in; other data may go on with the next epoch."""
+        if "fingerprint" not in state or not (other := difference(state["fingerprint"], self.fingerprint)):
+            return
+        if not self.settings.data.allow_other_data:
+            raise UserError(
+                f"{checkpoint}: made with other data: {other}; give the same, start a new run with --init_from "
+                f"{checkpoint.parent.parent}, or go on with the next epoch of the new data by --allow_other_data"
+            )
+        self.position = Position(self.position.epoch + 1)
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
@@ -309,6 +335,7 @@ class TrainingRun:
             "config": self.config.as_dict(),
             "scaler": self.engine.scaler_state(),
             "provenance": asdict(self.provenance),
+            "fingerprint": self.fingerprint,
         }
         return self.checkpoint.save(self.step, state)
 
@@ -362,6 +389,8 @@ class TrainingRun:
             log.say(self.engine.stage_table)
         if self.mesh.model_size > 1:
             log.say(self.joints.describe(self.settings.flow))
+        if len(self.mixture.parts) > 1 or self.settings.data.repeats > 1:
+            log.say(self.mixture.table(self.planner))
         log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
 
     def _conclude(self, log: RunLog) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from ds_hymotion.arguments import AUTO, TrainArguments
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
@@ -39,7 +40,8 @@ def start_training(arguments: TrainArguments) -> bool:
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
-    text_source(config.hymotion.text, corpus, network)
+    mixture = Mixture.open(corpus, config.hymotion.data)
+    text_source(config.hymotion.text, mixture, network)
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
     check_trained(stage_plan(config, network, corpus), groups)
@@ -48,7 +50,7 @@ def start_training(arguments: TrainArguments) -> bool:
     resume = _resume_folder(arguments.resume, output)
     mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline)
     mesh.on_first(lambda: _make_folder(output))
-    TrainingRun(config, corpus, output, mesh, resume).train()
+    TrainingRun(config, corpus, output, mesh, resume, mixture).train()
     mesh.stop()
     return mesh.is_first
 

@@ -11,11 +11,12 @@ import torch
 
 from ds_hymotion.config import TextSection
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.text.cache import TextCache
+from ds_hymotion.text.cache_group import CacheGroup
 from ds_hymotion.text.encoder import TextEncoder
-from ds_hymotion.text.encoders import ENCODERS
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.text.sources import EncoderSources
@@ -34,22 +35,20 @@ TRAINED_FROM = "trained_from_layer"
 
 
 def text_source(
-    settings: TextSection, corpus: Corpus, config: ModelConfig, device: str = "auto"
-) -> TextCache | QwenClipEncoder:
+    settings: TextSection, corpus: Corpus | Mixture, config: ModelConfig, device: str = "auto"
+) -> TextCache | CacheGroup | QwenClipEncoder:
     """What gives a run its text features; weights of encoders are not loaded yet.
 
     Raises:
-        UserError: no features or encoders there, or of other widths than the network's text inputs.
+        UserError: no features or encoders there, of other widths than the network's text inputs, or of mixed corpora
+            that were not encoded alike.
     """
-    if settings.encoder not in ENCODERS:
-        raise UserError(
-            f"hymotion.text.encoder = {settings.encoder!r} is not one of {', '.join(ENCODERS)}; the corpus needs that "
-            "one's features (launch/prepare.py --encode_text)"
-        )
     if settings.mode == "cached":
-        cache = TextCache(corpus.text_cache_folder(settings.encoder))
-        cache.require(config.ctxt_input_dim, config.vtxt_input_dim)
-        return cache
+        corpora = corpus.corpora if isinstance(corpus, Mixture) else [corpus]
+        caches = [TextCache(each.text_cache_folder(settings.encoder)) for each in corpora]
+        for cache in caches:
+            cache.require(config.ctxt_input_dim, config.vtxt_input_dim)
+        return CacheGroup(caches) if len(caches) > 1 else caches[0]
     encoder = QwenClipEncoder(
         EncoderSources(
             qwen=settings.qwen,
@@ -80,7 +79,7 @@ def require_widths(encoder: QwenClipEncoder, config: ModelConfig) -> None:
 
 
 def text_tower(
-    settings: TextSection, source: TextCache | QwenClipEncoder, init_from: str | None = None
+    settings: TextSection, source: TextCache | CacheGroup | QwenClipEncoder, init_from: str | None = None
 ) -> TextTower | None:
     """The encoders with their weights, where the run keeps them.
 
@@ -95,14 +94,14 @@ def text_tower(
             f"hymotion.text to mode live, train_upper_layers true and frozen_layers {tower.first_layer}, or start from "
             f"a copy of its weights without {TOWER_FILE}"
         )
-    if isinstance(source, TextCache):
+    if not isinstance(source, QwenClipEncoder):
         return None
     if tower is not None:
         put_tower(source.models.qwen, tower.tensors, str(tower.source))
     return TextTower(source.models, settings.frozen_layers, settings.train_upper_layers)
 
 
-def text_provenance(settings: TextSection, source: TextCache | QwenClipEncoder) -> dict[str, Any]:
+def text_provenance(settings: TextSection, source: TextCache | CacheGroup | QwenClipEncoder) -> dict[str, Any]:
     """What a run's weights expect of the text encoder, for their metadata."""
     made_with: dict[str, Any] = dict(source.identity)
     if settings.train_upper_layers:
