@@ -211,6 +211,9 @@ class PipelineSection(Section):
     chunk_frames: int = Field(60, ge=1, description="temporal: frames of a chunk")
     halo_frames: int = Field(0, ge=0, description="temporal: last frames of the previous chunk that a chunk also sees")
     state_frames: int = Field(30, ge=1, description="temporal: last frames of a chunk that its state is made of")
+    states: Literal["noisy", "clean"] = Field(
+        "noisy", description="temporal: states of the noised input, or of the motion itself; clean samples in sequence"
+    )
 
 
 class ParallelSection(Section):

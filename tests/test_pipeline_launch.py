@@ -17,7 +17,8 @@ from tests.ranks import free_port
 from tests.runs import logged, run_settings
 
 
-@pytest.mark.parametrize("mode", ["layers", pytest.param("temporal", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["layers", "temporal"])
 def test_a_killed_rank_ends_the_launcher_and_the_run_resumes(tmp_path: Path, mode: str) -> None:
     corpus = wavy_corpus(tmp_path / "wavy", [20, 23, 31, 34, 40, 44])
     config, run = tmp_path / "run.json", tmp_path / "run"

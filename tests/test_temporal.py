@@ -13,6 +13,7 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.released import load_into
 from ds_hymotion.model.temporal import TemporalGenerator, build, with_states
+from ds_hymotion.parallel.parameter_groups import members
 from ds_hymotion.text.encoder import TextFeatures
 
 SIZES = {"feat_dim": 16, "num_layers": 3, "num_heads": 2, "input_dim": 5, "ctxt_input_dim": 6, "vtxt_input_dim": 7}
@@ -99,12 +100,45 @@ def test_fresh_networks_of_later_chunks_are_copies() -> None:
     assert not values["specialists.0.state_projection.weight"].any()
 
 
+def test_groups_of_parameters_are_those_of_every_network() -> None:
+    names = [name for name, _ in network(chunk_networks=3).named_parameters()]
+    found = members(["null_condition", "motion_head"], names, "frozen")
+    assert len(found) == 3 * 4 and "specialists.1.null_vtxt_feat" in found
+    assert members(["specialists.0.state_*"], names, "frozen") == {n for n in names if "specialists.0.state_" in n}
+
+
 def test_sampling_computes_all_chunks_together() -> None:
     generator = network()
     given = inputs([25, 12])
     text = TextFeatures(given[2], given[3], given[4])
     motions = sample(generator, text, given[1], seed=1, steps=3, guidance=2.0)
     assert motions.shape == (2, 25, 5) and motions[0].any() and not motions[1, 12:].any()
+
+
+def test_clean_states_sample_one_chunk_after_the_other() -> None:
+    """A sampled chunk follows from the finished ones before it, and from nothing behind it."""
+    generator = network(clean_states=True)
+    given = inputs([25, 12])
+    text = TextFeatures(given[2], given[3], given[4])
+    noise = torch.randn(2, 25, 5, generator=torch.Generator().manual_seed(4))
+    motions = sample(generator, text, given[1], noise, steps=3, guidance=2.0)
+    assert motions[0].any() and not motions[1, 12:].any()
+    changed = noise.clone()
+    changed[:, 20:] += 1
+    again = sample(generator, text, given[1], changed, steps=3, guidance=2.0)
+    assert torch.equal(again[:, :20], motions[:, :20]) and not torch.equal(again[0, 20:], motions[0, 20:])
+    changed = noise.clone()
+    changed[:, 7] += 1  # frame 7 makes the first state and lies in the halo of the second chunk
+    again = sample(generator, text, given[1], changed, steps=3, guidance=2.0)
+    assert not torch.equal(again[0, 10:20], motions[0, 10:20])
+
+
+def test_clean_states_come_from_the_clean_motion() -> None:
+    generator = network(halo_frames=0, clean_states=True)
+    given = inputs([20])
+    clean = torch.zeros_like(given[0])
+    first, second = generator(*given, clean), generator(*given, clean + 1)
+    assert torch.equal(first[0, :10], second[0, :10]) and not torch.equal(first[0, 10:], second[0, 10:])
 
 
 def test_a_motion_beyond_the_last_network_is_refused() -> None:

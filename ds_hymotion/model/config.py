@@ -28,6 +28,8 @@ class ModelConfig:
         halo_frames: by time: last frames of the previous chunk that a chunk sees as further tokens.
         state_frames: by time: last frames of a chunk that its state is made of.
         state_dim: by time: numbers of the state that goes from chunk to chunk.
+        clean_states: by time: states are made of the motion itself, not of the noised input; sampling then makes one
+            chunk after the other.
         chunk_networks: by time: networks for chunk 0, 1, …, each with weights of its own; 1 = all chunks share one.
 
     Raises:
@@ -50,6 +52,7 @@ class ModelConfig:
     halo_frames: int = 0
     state_frames: int = 30
     state_dim: int = 256
+    clean_states: bool = False
     chunk_networks: int = 1
 
     def __post_init__(self) -> None:

@@ -1,8 +1,9 @@
 """The network by time: a motion in chunks, and a small state from chunk to chunk that is all they share.
 
 The state is made of the network's *input*, so that states run ahead of the heavy computation and all chunks can be
-computed at once. It enters through the adapter by a projection that starts at zero: a fresh one is the plain network
-on each chunk, at the chunk's own positions.
+computed at once; by option of the clean motion, which training knows, and sampling only chunk after chunk. It enters
+through the adapter by a projection that starts at zero: a fresh one is the plain network on each chunk, at the chunk's
+own positions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ STATE_PARTS = ("state_encoder.", "state_projection.")
 
 
 class ChunkInputs(NamedTuple):
-    """Whole motions of a batch; shapes as in :meth:`MotionGenerator.forward`."""
+    """Whole motions of a batch; shapes as in :meth:`MotionGenerator.forward`.
+
+    ``clean`` is what states are made of, where it is not the network's input: the motions without noise.
+    """
 
     motion: Tensor
     lengths: Tensor
@@ -37,6 +41,17 @@ class ChunkInputs(NamedTuple):
     pooled: Tensor
     t: Tensor
     drop: Tensor
+    clean: Tensor | None = None
+
+    @property
+    def state_source(self) -> Tensor:
+        """[B, L, C] what states are made of."""
+        return self.motion if self.clean is None else self.clean
+
+    def to(self, device: torch.device) -> ChunkInputs:
+        """The same on another device."""
+        moved = (value.to(device, non_blocking=True) for value in self if value is not None)
+        return ChunkInputs(*moved)
 
 
 class StateEncoder(nn.Module):
@@ -71,7 +86,7 @@ class ChunkPart(nn.Module):
         """The state that each chunk starts from, [lanes · depth, S], and those that leave the lanes, [lanes, S].
 
         Args:
-            motion: [B, L, C] the network's input.
+            motion: [B, L, C] what states are made of.
             received: [lanes, S] what comes from the chunks before.
         """
         lanes, depth = pieces.starts.shape
@@ -162,14 +177,14 @@ class TemporalGenerator(MotionGenerator, ChunkPart):
         """Velocity [B, L, input_dim], zero behind each motion's end; see :meth:`MotionGenerator.forward`."""
         given = ChunkInputs(*inputs)
         if not len(given.motion) or not given.motion.shape[1]:  # one empty row, so that every weight has a gradient
-            one = [value.new_zeros(1, *[max(1, size) for size in value.shape[1:]]) for value in given]
+            one = [value.new_zeros(1, *[max(1, size) for size in value.shape[1:]]) for value in inputs]
             return self.forward(*one)[: len(given.motion), : given.motion.shape[1]]
         velocity: Tensor | None = None
         state: Tensor | None = None
         for chunk, pieces in enumerate(self.divide(given.lengths, self.config.chunk_networks)):
             part, pieces = self.part(chunk), pieces.to(given.motion.device)
             received = part.first_state(len(pieces.rows)) if state is None else state
-            states, state = part.states(given.motion, pieces, received)
+            states, state = part.states(given.state_source, pieces, received)
             joined = join(part.velocity(given, pieces, states), pieces, given.motion)
             velocity = joined if velocity is None else velocity + joined
         assert velocity is not None and state is not None

@@ -65,11 +65,11 @@ class Work:
     loss: Tensor | None = None
 
     @classmethod
-    def of(cls, batch: Batch) -> Work:
-        """A training or evaluation batch; the motions are noised."""
+    def of(cls, batch: Batch, clean_states: bool = False) -> Work:
+        """A training or evaluation batch; the motions are noised, states made of them or of the clean ones."""
         x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
         inputs = ChunkInputs(x_t, batch.lengths, batch.text, batch.text_lengths, batch.pooled, batch.t, batch.drop)
-        return cls(inputs, Targets.of(batch))
+        return cls(inputs._replace(clean=batch.motion) if clean_states else inputs, Targets.of(batch))
 
 
 class ChunkModule(PipelineModule):
@@ -168,7 +168,7 @@ class TemporalEngine(StageEngine):
         work, part = self.work[micro], self.module.part
         work.pieces = self.module.pieces(work.inputs.lengths)
         device = self.mesh.device
-        work.inputs = ChunkInputs(*(value.to(device, non_blocking=True) for value in work.inputs))
+        work.inputs = work.inputs.to(device)
         if work.targets is not None:
             work.targets = Targets(*(value.to(device, non_blocking=True) for value in work.targets))
         work.pieces = work.pieces.to(device)
@@ -183,7 +183,7 @@ class TemporalEngine(StageEngine):
         work = self.work[micro]
         assert work.pieces is not None and work.received is not None
         work.received.requires_grad_()
-        work.states, work.leaving = self.module.part.states(work.inputs.motion, work.pieces, work.received)
+        work.states, work.leaving = self.module.part.states(work.inputs.state_source, work.pieces, work.received)
 
     def _send_state(self, micro: int) -> None:
         self._send(self.work[micro].leaving, self.next_stage)

@@ -70,15 +70,19 @@ class TemporalFace(StagedFace):
             group["lr"] = self.full_rate * rate_factor
         self.sync.begin(step)
         self.module.begin(valid_frames, float(self.mesh.data_size))
-        self.engine.run([Work.of(batch) for batch in equal_shapes(batches)], train=True)
+        self.engine.run(self._work(batches), train=True)
         self.traffic.end_step()
         return self.module.parts
 
     def evaluate(self, batch: Batch, valid_frames: int) -> Tensor:
         """Summed loss parts [C + 2] of this stage's chunks of an evaluation batch, without gradients."""
         self.module.begin(valid_frames)
-        self.engine.run([Work.of(whole) for whole in equal_shapes([batch])], train=False)
+        self.engine.run(self._work([batch]), train=False)
         return self.module.parts
+
+    def _work(self, batches: list[Batch]) -> list[Work]:
+        clean = self.module.generator.config.clean_states
+        return [Work.of(batch, clean) for batch in equal_shapes(batches)]
 
     def replica_difference(self) -> float:
         """How far the stages' copies of the shared weights have drifted apart, 0 if not at all (collective)."""

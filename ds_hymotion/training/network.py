@@ -77,6 +77,7 @@ def _chunk_settings(settings: HymotionSection) -> dict[str, Any]:
         "chunk_frames": pipeline.chunk_frames,
         "halo_frames": pipeline.halo_frames,
         "state_frames": pipeline.state_frames,
+        "clean_states": pipeline.states == "clean",
         "chunk_networks": chunks if pipeline.weights == "per_stage" else 1,
     }
 
