@@ -74,10 +74,15 @@ NESTED = {
         "consecutive_hysteresis",
         "min_loss_scale",
     ],
-    "bf16": ["enabled", "check_overflow", "immediate_grad_update"],
+    "bf16": ["enabled", "immediate_grad_update"],
     "data_types": ["grad_accum_dtype", "param_dtype", "buffer_dtype", "keep_in_fp32_modules"],
 }
 
+OLD_OFFLOAD = {
+    "cpu_offload": 'offload_optimizer = {"device": "cpu"}',
+    "cpu_offload_param": 'offload_param = {"device": "cpu"}',
+    "cpu_offload_use_pin_memory": "offload_optimizer.pin_memory",
+}
 HIGHEST_RATE = 1e30
 ADAM_PARAMS = ["lr", "betas", "eps", "weight_decay", "amsgrad", "torch_adam", "adam_w_mode"]
 OPTIMIZERS = {
@@ -107,9 +112,13 @@ def check_deepspeed_keys(config: dict[str, Any], name: str, data_ranks: int = 1)
             if f"{section}.{key}" in REFUSED:
                 raise UserError(f"{name}: key {section}.{key} is not supported: {REFUSED[f'{section}.{key}']}")
             _check_known(key, value[key], legal, name, section + ".")
-    stages = config.get("pipeline", {}).get("stages", 1)
-    if stages != 1:
-        raise UserError(f"{name}: pipeline.stages = {stages!r}: the network is not cut into stages; use 1")
+    zero = config.get("zero_optimization")
+    for key in zero if isinstance(zero, dict) else ():
+        if key in OLD_OFFLOAD:
+            raise UserError(
+                f"{name}: key zero_optimization.{key} is DeepSpeed's old spelling; use zero_optimization."
+                f"{OLD_OFFLOAD[key]}"
+            )
     clipping = config.get("gradient_clipping", 0.0)
     if isinstance(clipping, bool) or not isinstance(clipping, (int, float)) or not clipping >= 0:
         raise UserError(f"{name}: gradient_clipping = {clipping!r} must be a number from 0, such as 1.0; 0 = none")

@@ -56,6 +56,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"optimizer": {"params": {"bettas": [0.9, 0.99]}}}, ["bettas", "did you mean optimizer.params.betas"]),
     ({"optimizer": {"params": {"betas": [0.9]}}}, ["'betas': [0.9]"]),
     ({"optimizer": {"params": {"weight_decay": "x"}}}, ["'weight_decay': 'x'"]),
+    ({"zero_optimization": {"stage": 1, "cpu_offload": True}}, ["zero_optimization.cpu_offload", "offload_optimizer"]),
     ({"optimizer": {"params": {"lr": float("inf")}}}, ["lr = inf", "1e-4"]),
     ({"pipeline": {"stage": 2}}, ["key pipeline", "hymotion.parallel.pipeline"]),
     ({"fp16": {"enable": True}}, ["fp16.enable", "did you mean fp16.enabled"]),

@@ -82,11 +82,11 @@ def test_equal_to_two_optimizers(ranks: RankPool, mode: dict[str, Any], accumula
             assert hot + cold <= sent["comm/allreduce_bytes"] <= hot + cold + padding, (step, sent)
 
 
-def report_difference(rank_that_differs: int) -> str:
-    mesh = Mesh.current()
+def report_difference(rank_that_differs: int, model: int = 1) -> str:
+    mesh = Mesh.current(model=model)
     weights = {"a": torch.ones(3), "b": torch.ones(2, 2, dtype=torch.bfloat16)}
     assert_synced(mesh, weights)
-    weights["b"][1, 1] += 2.0**-7 if mesh.data_rank == rank_that_differs else 0.0
+    weights["b"][1, 1] += 2.0**-7 if mesh.rank == rank_that_differs else 0.0
     with pytest.raises(OutOfSync) as caught:
         assert_synced(mesh, weights, "step 7")
     return str(caught.value)
@@ -95,4 +95,6 @@ def report_difference(rank_that_differs: int) -> str:
 def test_a_single_bit_is_found_on_all_ranks(ranks: RankPool) -> None:
     messages = ranks.run(2, report_difference, 1)
     assert messages[0] == messages[1]
+    of_four = ranks.run(4, report_difference, 2, 2)
+    assert set(of_four) == {messages[0]}, "ranks of the other data group must not wait"
     assert messages[0].startswith("step 7: b on data rank 1 is not that of data rank 0 (1 of 2 tensors differ)")

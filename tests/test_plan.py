@@ -111,6 +111,21 @@ def test_the_same_global_batch_on_other_ranks_has_the_same_steps() -> None:
     ]
 
 
+def test_other_ranks_of_the_same_global_batch_continue_the_same_order() -> None:
+    lengths = np.random.default_rng(0).integers(20, 300, 100).tolist()
+    layouts = [Layout(1, 1, 8), Layout(4, 1, 2), Layout(2, 2, 2)]
+    whole = [sorted(step.clips) for step in islice(planner(lengths, layouts[0]).walk(Position()), 20)]
+    position, seen = Position(), []
+    for layout in (*layouts, layouts[0]):
+        walk = planner(lengths, layout).walk(Position.from_state(position.state()))
+        for step in islice(walk, 5):
+            seen.append(sorted(step.clips))
+            if step.epoch != position.epoch:
+                position = Position(step.epoch)
+            position.advance(layout)
+    assert seen == whole
+
+
 def test_epochs_differ() -> None:
     lengths = np.random.default_rng(0).integers(60, 300, 400).tolist()
     plan = planner(lengths, Layout(2, 1, 2))

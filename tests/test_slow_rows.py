@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from ds_hymotion.config import GradientSyncSection, TrainingSection
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
 from ds_hymotion.motion.groups import JointGroups
+from ds_hymotion.motion.representation import representation
+from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.training.checkpoint import checkpoint_folders, read_kind
+from ds_hymotion.training.joints import JointPlan
+from ds_hymotion.training.slow_rows import check_slow_rows
 from ds_hymotion.training.weights import load_weights
 from tests.corpora import random_weights, wavy_corpus
 from tests.ranks import RankPool
@@ -92,3 +98,20 @@ def test_weights_and_intervals_do_not_depend_on_the_cut(
     loss, hips, others = (logged(tmp_path / "2", k) for k in ("loss", "loss_fm_joint_hip_knee", "loss_fm_joint_others"))
     for whole, hip, other in zip(loss, hips, others):
         assert whole == pytest.approx((3 * 39 * hip + 0.5 * 180 * other) / (3 * 39 + 0.5 * 180), rel=1e-6)
+
+
+def test_slow_rows_of_a_head_that_waits_are_refused() -> None:
+    names = [HEAD + "weight", HEAD + "bias", "motion_transformer.input_encoder.weight"]
+    plans = [
+        JointPlan(TrainingSection(joint_groups=GROUPS, joint_update_every=every), representation("smpl24-rotmat"), 1)
+        for every in ([1, 1], [1, 2])
+    ]
+    waiting, often = (
+        sync_groups(GradientSyncSection(always=[group], others_every=2), names)
+        for group in ("motion_input", "motion_head")
+    )
+    check_slow_rows(plans[0], waiting, 2)
+    check_slow_rows(plans[1], often, 2)
+    check_slow_rows(plans[1], waiting, 1)
+    with pytest.raises(UserError, match="put motion_head into hymotion.gradient_sync.always"):
+        check_slow_rows(plans[1], waiting, 2)

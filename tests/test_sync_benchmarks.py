@@ -9,6 +9,7 @@ import pytest
 from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.plan import Layout, Planner
 from ds_hymotion.errors import UserError
+from ds_hymotion.reports.benchmarks import bucket_speed, gradient_sync
 from ds_hymotion.reports.benchmarks.buckets import by_rank, index_lengths, pairs, shuffled, useful_share
 from ds_hymotion.reports.benchmarks.gradient_sync import released
 
@@ -45,3 +46,12 @@ def test_a_third_of_the_bytes(name: str) -> None:
     ratios = [row.ratio for row in released(name)]
     assert ratios == pytest.approx([0.298, 0.649, 0.3243], abs=2e-3)
     assert ratios[2] is not None and ratios[2] <= 0.33
+
+
+@pytest.mark.full
+def test_both_measurements_run() -> None:
+    speed = bucket_speed.run(clips=8, batch=2, rounds=1)
+    assert speed[1].value > speed[1].against and speed[2].value < 1e-5
+    rows = {row.figure: row for row in gradient_sync.run(steps=4, seeds=1, clips=12)}
+    sent = rows["small network, counted: gradient bytes per step"]
+    assert sent.ratio == pytest.approx(0.3233, abs=0.01)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.corpus import Corpus, Sample, UnreadableSample
 from ds_hymotion.training.log import read_log
 from ds_hymotion.training.weights import load_weights
 from tests.corpora import SMALL, random_weights, wavy_corpus
@@ -59,6 +60,32 @@ def runs(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Alone:
     corpus = wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57])
     weights = corpus.folder.parent / "weights.safetensors"
     return Alone(ranks, corpus, random_weights(weights, corpus, {**SMALL, "num_heads": 4}))
+
+
+def train_where_one_rank_cannot_read(settings: dict[str, Any], corpus: Path, output: Path) -> None:
+    """Train; tensor rank 1 alone fails to read the first clip."""
+    read = Corpus.features
+
+    def features(self: Corpus, sample: Sample) -> torch.Tensor:
+        if sample.index == 0 and dist.get_rank() == 1:
+            raise UnreadableSample("gone here")
+        return read(self, sample)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Corpus, "features", features)
+        train(settings, corpus, output)
+
+
+def test_a_clip_that_one_tensor_rank_cannot_read_counts_on_none(runs: Alone, tmp_path: Path) -> None:
+    settings = settings_of(
+        runs.weights,
+        hymotion__parallel__model=2,
+        hymotion__training__max_steps=3,
+        hymotion__gradient_sync={"check_steps": 1},
+        hymotion__model__checkpoint_blocks=1,
+    )
+    runs.ranks.run(2, train_where_one_rank_cannot_read, settings, runs.corpus.folder, tmp_path)
+    assert logged(tmp_path, "comm/allreduce_bytes") == [0.0] * 3, "there is one data rank"
 
 
 def moved(start: Path, run: Path) -> dict[str, torch.Tensor]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ds_hymotion.parallel.collectives import gather_last
 from ds_hymotion.parallel.traffic import Traffic
 from tests.ranks import RankPool
 
@@ -14,13 +15,15 @@ def send_this_and_that() -> tuple[dict[str, float], dict[str, float], str]:
     from deepspeed import comm
 
     alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
-    traffic = Traffic()
+    traffic = Traffic(dist.group.WORLD)
     before = dist.all_reduce, comm.comm.cdb.all_reduce
     with traffic:
         with traffic.region("gradients", {"always": 3, "others": 1}):
             comm.all_reduce(torch.zeros(8))
             dist.all_reduce(torch.zeros(8, dtype=torch.bfloat16))
             dist.all_reduce(torch.zeros(100), group=alone)
+            with traffic.paused():
+                dist.all_reduce(torch.zeros(50))
             comm.broadcast(torch.zeros(2), src=0)
         with traffic.region("weights", {"always": 1}):
             comm.all_gather_into_tensor(torch.zeros(6 * dist.get_world_size()), torch.zeros(6))
@@ -47,6 +50,22 @@ def test_two_ranks(ranks: RankPool) -> None:
         }
         assert second == {"comm/allreduce_bytes": 0, "comm/control_bytes": 10}
         assert "0.000 MB per step and rank" in summary and "33.3 % of all in fp32" in summary and "66.7 %" in summary
+
+
+def send_in_the_model_group() -> dict[str, float]:
+    """What tensor ranks send in a backward, with one data rank."""
+    size = dist.get_world_size()
+    alone = [dist.new_group([rank]) for rank in range(size)][dist.get_rank()]
+    with Traffic(alone) as traffic, traffic.region("gradients", {"always": 1}):
+        gather_last(torch.zeros(3), [3] * size, dist.group.WORLD)
+        dist.all_reduce(torch.zeros(2), group=dist.group.WORLD)
+        traffic.end_step()
+    return traffic.scalars()
+
+
+def test_what_tensor_ranks_send_are_no_gradients(ranks: RankPool) -> None:
+    for scalars in ranks.run(2, send_in_the_model_group):
+        assert scalars == {"comm/allreduce_bytes": 0.0, "comm/control_bytes": 24 + 8}
 
 
 def test_one_rank_sends_nothing(ranks: RankPool) -> None:

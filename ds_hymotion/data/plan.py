@@ -87,17 +87,27 @@ class Layout:
         if not self.clips and not self.frames:
             raise UserError("batch plan: neither clips nor frames per micro-batch given; set one of them from 1")
 
+    def same_steps(self, other: Layout) -> bool:
+        """Whether both cut an epoch into the same steps, whatever the ranks: equal global batches of clips."""
+        if self.frames or other.frames:
+            return self == other
+        sizes = [layout.ranks * layout.accumulation * layout.clips for layout in (self, other)]
+        return sizes[0] == sizes[1]
+
 
 @dataclass
 class Position:
-    """Where a run stands: ``segments`` are the steps done in the current epoch, by the layout they were planned for."""
+    """Where a run stands: ``segments`` are the steps done in the current epoch, by the layout they were planned for.
+
+    Layouts of the same steps share a segment, so that its rest does not depend on the number of ranks.
+    """
 
     epoch: int = 0
     segments: list[tuple[Layout, int]] = field(default_factory=list)
 
     def advance(self, layout: Layout) -> None:
         """Count one step done under ``layout``."""
-        if self.segments and self.segments[-1][0] == layout:
+        if self.segments and self.segments[-1][0].same_steps(layout):
             self.segments[-1] = (layout, self.segments[-1][1] + 1)
         else:
             self.segments.append((layout, 1))
@@ -170,16 +180,16 @@ class Planner:
     def epoch(self, epoch: int, done: Sequence[tuple[Layout, int]] = ()) -> list[Step]:
         """All steps of an epoch that remain after the segments ``done``, under the planner's own layout.
 
-        The done steps of the same layout are dropped from the front; those of another layout are replayed, and what
-        is left of their clips is planned anew, so that every clip is still seen as often as it should be.
+        Last segments of the same steps (:meth:`Layout.same_steps`) are dropped from the front; others are replayed,
+        and what is left of their clips is planned anew, so that every clip is still seen as often as it should be.
         """
         visits = set(self.visits.epoch(epoch))
         start = 0
         for part, (layout, steps) in enumerate(done):
             self._check_frames(layout)
+            if layout.same_steps(self.layout) and part == len(done) - 1:
+                return self._plan(epoch, part, visits, self.layout, start)[steps:]
             planned = self._plan(epoch, part, visits, layout, start)
-            if layout == self.layout and part == len(done) - 1:
-                return planned[steps:]
             for step in planned[:steps]:
                 visits.difference_update(row.visit * self.visits.clips + row.clip for row in step.visits)
             start += steps

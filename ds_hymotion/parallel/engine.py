@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from pydantic import ValidationError
 from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
@@ -66,7 +67,7 @@ class DataEngine:
         deferred = {name: value for name, value in self.parameters.items() if name not in always}
         parts = [{"params": list(part.values())} for part in (always, deferred) if part]
         self.engine = self._initialize(objective, settings, parts)
-        self.traffic = Traffic()
+        self.traffic = Traffic(mesh.data_group)
         self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages)
         names = [name for name in self.states.names if name not in groups.always and every > 1]
         self.sync = GradientSync(self.engine, always, deferred, every, self.traffic, names)
@@ -124,7 +125,7 @@ class DataEngine:
         parts: torch.Tensor | None = None
         for index, batch in enumerate(batches):
             last = index == len(batches) - 1
-            loss, part = self.engine(batch.to(self.mesh.device), valid_frames)
+            loss, part = self.engine(self.readable(batch.to(self.mesh.device)), valid_frames)
             self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
             if last and not self.states.partitioned:
                 self._plain_norm = self._norm_without_zero()
@@ -151,6 +152,11 @@ class DataEngine:
         return self._plain_norm if norm is None else float(norm)
 
     @property
+    def skipped(self) -> bool:
+        """Whether the last step moved nothing, because gradients overflowed under fp16."""
+        return bool(getattr(self.engine.optimizer, "overflow", False))
+
+    @property
     def loss_scale(self) -> float:
         """The current fp16 loss scale, 1 in other precisions."""
         return float(getattr(self.engine.optimizer, "cur_scale", 1.0))
@@ -174,13 +180,20 @@ class DataEngine:
         training = objective.training
         objective.eval()
         try:
-            return objective(batch.to(self.mesh.device), valid_frames)[1]
+            return objective(self.readable(batch.to(self.mesh.device)), valid_frames)[1]
         finally:
             objective.train(training)
 
+    def readable(self, batch: Batch) -> Batch:
+        """``batch`` with the rows empty that any tensor rank could not read: all of them compute the same."""
+        if self.mesh.model_size > 1 and batch.rows:
+            dist.all_reduce(batch.lengths, dist.ReduceOp.MIN, group=self.mesh.model_group)
+        return batch
+
     def replica_difference(self) -> float:
-        """How far tensors that all tensor ranks hold have drifted apart, 0 if not at all (collective)."""
-        return replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
+        """How far tensors that all tensor ranks hold have drifted apart anywhere, 0 if not at all (collective)."""
+        own = replica_difference(self.parameters.items(), self.states.plan, self.mesh.model_group)
+        return max(self.mesh.gather_objects(own))
 
     def write_events(self, events: list[tuple[str, float, int]]) -> None:
         """Send scalars to the monitors the JSON names (TensorBoard, CSV, wandb)."""

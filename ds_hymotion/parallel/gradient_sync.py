@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.traffic import GRADIENTS, WEIGHTS, Traffic
 
@@ -210,26 +211,29 @@ def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
     return parameter.grad
 
 
-class OutOfSync(RuntimeError):
-    """Data ranks hold different weights: a defect, or a damaged machine."""
+class OutOfSync(UserError):
+    """Ranks hold different weights that should be equal: a defect, or a damaged machine."""
 
 
 def assert_synced(mesh: Mesh, parameters: Mapping[str, torch.Tensor], when: str = "") -> None:
-    """Check that all data ranks hold bit-identical tensors (collective over the data group).
+    """Check that all data ranks hold bit-identical tensors (collective over all ranks).
 
     Raises:
-        OutOfSync: on all ranks of the group alike, naming the first tensor that differs.
+        OutOfSync: on all ranks alike, naming the first tensor that differs.
     """
     digests = {name: _digest(value) for name, value in parameters.items()}
     every = mesh.gather_over_data(digests)
     different = [name for name in digests if len({other.get(name) for other in every}) > 1]
+    problem = ""
     if different:
         name = different[0]
         ranks = [rank for rank, other in enumerate(every) if other.get(name) != every[0].get(name)]
-        raise OutOfSync(
-            f"{when + ': ' if when else ''}{name} on data rank {ranks[0]} is not that of data rank 0 "
-            f"({len(different)} of {len(digests)} tensors differ); go back to the last checkpoint with --resume"
+        problem = (
+            f"{name} on data rank {ranks[0]} is not that of data rank 0 "
+            f"({len(different)} of {len(digests)} tensors differ)"
         )
+    if problem := next(filter(None, mesh.gather_objects(problem)), ""):
+        raise OutOfSync(f"{when + ': ' if when else ''}{problem}; go back to the last checkpoint with --resume")
 
 
 def _digest(value: torch.Tensor) -> bytes:

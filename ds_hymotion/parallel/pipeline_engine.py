@@ -79,10 +79,6 @@ class PipelineFace(StagedFace):
         self.engine.infer(self._micro_batches([batch]), with_loss=True)
         return self._parts()
 
-    def replica_difference(self) -> float:
-        """As on one stage, the largest of all stages (collective over all ranks)."""
-        return max(self.mesh.gather_objects(super().replica_difference()))
-
     def _parts(self) -> Tensor:
         parts = self.module.parts
         channels = self.objective.generator.config.input_dim
@@ -92,7 +88,7 @@ class PipelineFace(StagedFace):
         first, last = self.engine.is_first_stage(), self.engine.is_last_stage()
         return [
             (tuple(Inputs.of(batch)) if first else (), tuple(Targets.of(batch)) if last else ())
-            for batch in equal_shapes(batches)
+            for batch in map(self.readable, equal_shapes(batches))
         ]
 
 

@@ -132,7 +132,7 @@ class ParameterStates:
 
     @torch.no_grad()
     def put(self, fragment: Fragment, kind: str, whole: torch.Tensor) -> None:
-        """Write this rank's slice of a whole tensor; writing the master also sets the weight the network uses."""
+        """Write this rank's slice of a whole tensor; weights that the network uses are :meth:`put_weight`'s."""
         target = self.local(fragment, kind)
         target.copy_(self.slice_of(fragment, whole).to(target.device, target.dtype))
 

@@ -18,8 +18,11 @@ MESSAGE = {
     "broadcast": 0,
     "all_gather": 0,
     "all_gather_into_tensor": 0,
+    "all_gather_single": 0,
+    "gather": 0,
     "reduce_scatter": 1,
     "reduce_scatter_tensor": 1,
+    "reduce_scatter_single": 1,
     "all_to_all_single": 1,
     "send": 0,
     "isend": 0,
@@ -27,8 +30,8 @@ MESSAGE = {
 GRADIENTS, WEIGHTS, CONTROL = "gradients", "weights", "control"
 # What a region of that purpose sends on its own account; anything else in it, such as a norm, is control.
 PURPOSES = {
-    GRADIENTS: ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"),
-    WEIGHTS: ("all_gather", "all_gather_into_tensor", "broadcast"),
+    GRADIENTS: ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
+    WEIGHTS: ("all_gather", "all_gather_into_tensor", "all_gather_single", "broadcast"),
 }
 
 
@@ -37,13 +40,14 @@ class Traffic:
 
     A message's size is the whole tensor's, as handed to the collective: for n ranks, a ring all-reduce sends
     2(n − 1)/n of it over every link and a gather (n − 1)/n. Python objects, which only checkpoints and checks send,
-    are not counted.
+    are not counted. Gradients and weights travel in the data group; what other groups send is control.
 
     Two places are watched, for the time of the context only: DeepSpeed's backend object, which has references of its
     own to some functions of torch.distributed, and torch.distributed, which this package and that backend call.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, data_group: Any = None) -> None:
+        self._data = None if data_group is None else dist.get_process_group_ranks(data_group)
         self.steps = 0
         self.total: Counter[tuple[str, str]] = Counter()
         self._since: Counter[tuple[str, str]] = Counter()
@@ -77,6 +81,15 @@ class Traffic:
         finally:
             self._purpose, self._shares = before
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Count nothing inside, such as an evaluation's messages."""
+        self._counting = False
+        try:
+            yield
+        finally:
+            self._counting = True
+
     def end_step(self) -> None:
         """Close one optimizer step."""
         self.steps += 1
@@ -94,7 +107,7 @@ class Traffic:
 
     def summary(self, parameters: int) -> str:
         """A line on the steps counted, against averaging all ``parameters`` in fp32 every step."""
-        if not self.steps or not self.total:
+        if not self.steps or not _of(self.total, GRADIENTS):
             return "gradients sent: none, there is one data rank"
         sent, full = _of(self.total, GRADIENTS) / self.steps, 4.0 * parameters
         groups = ", ".join(
@@ -131,7 +144,8 @@ class Traffic:
         if dist.get_world_size(group) < 2:
             return
         size = _bytes(arguments[MESSAGE[name]])
-        if name in PURPOSES.get(self._purpose, ()):
+        mine = self._data is None or self._data == dist.get_process_group_ranks(group or dist.group.WORLD)
+        if mine and name in PURPOSES.get(self._purpose, ()):
             for label, share in self._shares.items():
                 self._add(self._purpose, label, size * share)
         else:

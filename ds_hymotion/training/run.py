@@ -25,7 +25,7 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
 from ds_hymotion.parallel.engine import DataEngine
-from ds_hymotion.parallel.gradient_sync import assert_synced
+from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.text.cache import TextCache
@@ -282,7 +282,7 @@ class TrainingRun:
         factor = rate_factor(self.step, training) * step.lr_factor
         with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
             parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
-            if self.average:
+            if self.average and not self.engine.skipped:
                 self.average.update(self.engine.sync.stepping)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
         self.mesh.sum_over_all(votes)
@@ -316,14 +316,20 @@ class TrainingRun:
         return [f"warning: clip {clip} is not used: {failed[clip]}" for clip in new]
 
     def _check_ranks(self) -> None:
-        """Every ``check_steps``: all data ranks hold the same weights, or all of them end with an error."""
+        """Every ``check_steps``: ranks that should hold the same weights do, or all ranks end with an error."""
         every = self.settings.gradient_sync.check_steps
         if every and self.step % every == 0:
             assert_synced(self.mesh, self.engine.parameters, f"step {self.step}")
+            if drift := self.engine.replica_difference():
+                raise OutOfSync(
+                    f"step {self.step}: weights that all tensor ranks hold differ by {drift:.1e} in their sums; go "
+                    "back to the last checkpoint with --resume"
+                )
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.evaluation is not None
-        held_out = self.evaluation.run(self.engine)
+        with self.engine.traffic.paused():
+            held_out = self.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
         clips = "training clips, other noise" if self.settings.evaluation.split == "train" else "held-out clips"
@@ -400,4 +406,4 @@ class TrainingRun:
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")
-        log.say(self.engine.traffic.summary(sum(p.numel() for p in self.engine.network_parameters.values())))
+        log.say(self.engine.traffic.summary(sum(p.numel() for p in self.engine.parameters.values())))

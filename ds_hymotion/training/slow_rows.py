@@ -7,16 +7,34 @@ from contextlib import contextmanager
 
 import torch
 
+from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import Fragment, ParameterStates
 from ds_hymotion.training.ema import WeightAverage
+from ds_hymotion.training.joints import JointPlan
 
 HEAD = "motion_transformer.final_layer.linear."
+
+
+def check_slow_rows(joints: JointPlan, groups: SyncGroups, others_every: int) -> None:
+    """Refuse slow rows of a head whose gradients wait for other ranks.
+
+    Raises:
+        UserError: ``joint_update_every`` above 1 with a head that is not averaged every step.
+    """
+    waits = others_every > 1 and not {HEAD + "weight", HEAD + "bias"} <= set(groups.always)
+    if waits and int(joints.every.max()) > 1:
+        raise UserError(
+            f"hymotion.training.joint_update_every above 1 with gradient_sync.others_every = {others_every} needs the "
+            "head's gradients every step; put motion_head into hymotion.gradient_sync.always"
+        )
 
 
 class SlowRows:
     """Between its updates a slow row has no gradient, and its weights, moments and average stay as they are.
 
-    The update takes the gradient of its own step. Adam's bias correction counts all steps.
+    The update takes the gradient of its own step, so the head must be averaged every step. Adam's bias correction
+    counts all steps.
 
     Args:
         states: the engine's states.

@@ -19,6 +19,7 @@ from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
 from ds_hymotion.training.network import network_config, parameter_names, stage_plan
 from ds_hymotion.training.run import TrainingRun
+from ds_hymotion.training.slow_rows import check_slow_rows
 from ds_hymotion.training.text import text_source
 
 
@@ -45,7 +46,8 @@ def start_training(arguments: TrainArguments) -> bool:
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
     check_trained(stage_plan(config, network, corpus), groups)
-    JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
+    joints = JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
+    check_slow_rows(joints, groups, config.hymotion.gradient_sync.others_every)
     output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
     mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline)

@@ -37,6 +37,9 @@ def run(clips: int = 48, batch: int = 4, rounds: int = 3, canvas: int = 300) -> 
         mesh = Mesh.start()
         try:
             training = TrainingRun(RunConfig(settings), corpus, Path(work), mesh)
+            with torch.no_grad():  # a fresh network's gates are zero, and its blocks would not count
+                for parameter in training.engine.objective.parameters():
+                    parameter.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(parameter.numel()))
             steps = list(islice(training.planner.walk(Position()), len(training.planner.epoch(0))))
             times, losses = _epochs(training, steps, rounds, canvas)
         finally:

@@ -76,10 +76,7 @@ def shuffled(clips: int, ranks: int, per_rank: int, seed: int) -> Batches:
     order = np.random.default_rng(seed).permutation(clips).tolist()
     take = ranks * per_rank
     return [
-        [
-            order[start + rank * per_rank : start + (rank + 1) * per_rank][: max(0, clips - start)]
-            for rank in range(ranks)
-        ]
+        [order[start + rank * per_rank : start + (rank + 1) * per_rank] for rank in range(ranks)]
         for start in range(0, clips, take)
     ]
 
