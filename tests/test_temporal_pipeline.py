@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from ds_hymotion.config import RunConfig
-from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.corpus import Corpus, Sample, UnreadableSample
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.temporal import TemporalGenerator
 from ds_hymotion.training.weights import load_model, load_weights
@@ -173,3 +174,26 @@ def test_sampling_runs_over_the_stages(
 def test_refusals(weights: dict[str, Path], changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         RunConfig(settings(weights, "tied", 2, **changes), "test")
+
+
+def train_where_the_last_rank_cannot_read(settings: dict[str, Any], corpus: Path, output: Path) -> None:
+    """Train; the last rank fails to read the third clip, which has two chunks."""
+    read = Corpus.features
+
+    def features(self: Corpus, sample: Sample) -> torch.Tensor:
+        if sample.index == 2 and dist.get_rank() == dist.get_world_size() - 1:
+            raise UnreadableSample("gone here")
+        return read(self, sample)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Corpus, "features", features)
+        train(settings, corpus, output)
+
+
+def test_a_clip_that_one_stage_cannot_read_counts_on_none(
+    ranks: RankPool, corpus: Corpus, weights: dict[str, Path], tmp_path: Path
+) -> None:
+    for stages in (1, 2):
+        run = settings(weights, "tied", stages, 2, hymotion__gradient_sync={"check_steps": 1})
+        ranks.run(stages, train_where_the_last_rank_cannot_read, run, corpus.folder, tmp_path / str(stages))
+    assert logged(tmp_path / "2") == pytest.approx(logged(tmp_path / "1"), rel=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -81,11 +82,13 @@ class TemporalFace(StagedFace):
         return self.module.parts
 
     def _work(self, batches: list[Batch]) -> list[Work]:
-        clean = self.module.generator.config.clean_states
-        return [Work.of(batch, clean) for batch in equal_shapes(batches)]
+        """Micro-batches with the rows empty that any stage could not read: all of them divide the same chunks."""
+        clean, padded = self.module.generator.config.clean_states, equal_shapes(batches)
+        lengths = self.mesh.least(torch.stack([batch.lengths for batch in padded]), self.mesh.pipe_group)
+        return [Work.of(replace(batch, lengths=own), clean) for batch, own in zip(padded, lengths)]
 
     def replica_difference(self) -> float:
-        """How far the stages' copies of the shared weights have drifted apart, 0 if not at all (collective)."""
+        """How far the stages' copies of shared weights have drifted apart anywhere, 0 if not at all (collective)."""
         if not self.tied:
             return 0.0
         copies = CutPlan(self.mesh.pipe_size)

@@ -45,6 +45,9 @@ def run(steps: int = 300, clips: int = 12, modes: str = "whole,0,4,8") -> list[R
         rows = []
         for name in names:
             rows += _rows(name, folder, corpus, steps)
+        real = [jumps(corpus.motion(clip).joints(), CHUNK) for clip in corpus.samples[:6]]
+        seam, inside = (sum(values) / len(values) for values in zip(*real))
+        rows.append(Row("jump at seams against inside, real clips", seam, "cm", inside))
     return rows
 
 
