@@ -11,9 +11,22 @@ if TYPE_CHECKING:
     from ds_hymotion.config import RunConfig
 
 
+# Settings that the other mode would ignore in silence.
+ONLY_LAYERS = ("balance", "split", "max_imbalance")
+ONLY_TEMPORAL = ("weights", "chunk_frames", "halo_frames", "state_frames", "states")
+
+
 def check_temporal(config: RunConfig) -> None:
-    """Refuse what a pipeline by time does not do."""
+    """Refuse what a pipeline by time does not do, and settings of the mode that is not in force."""
     pipeline, stages = config.hymotion.pipeline, config.hymotion.parallel.pipeline
+    defaults = type(pipeline)()
+    for name in ONLY_LAYERS if pipeline.mode == "temporal" else ONLY_TEMPORAL:
+        if getattr(pipeline, name) != getattr(defaults, name):
+            raise UserError(
+                f"{config.name}: hymotion.pipeline.{name} = {getattr(pipeline, name)!r} has no effect with "
+                f"hymotion.pipeline.mode = {pipeline.mode}; leave it out, or set the mode to "
+                f"{'layers' if pipeline.mode == 'temporal' else 'temporal'}"
+            )
     if pipeline.mode != "temporal":
         return
     chunks = -(-config.hymotion.data.bucket_bounds[-1] // pipeline.chunk_frames)
@@ -23,7 +36,6 @@ def check_temporal(config: RunConfig) -> None:
             config.hymotion.gradient_sync.others_every > 1,
             "use 1",
         ),
-        f"hymotion.pipeline.split = {pipeline.split}": (bool(pipeline.split), "leave it out"),
         f"hymotion.flow.foot_contact_weight = {config.hymotion.flow.foot_contact_weight} on {stages} stages": (
             config.hymotion.flow.foot_contact_weight > 0 and stages > 1,
             "a foot's speed crosses chunks, use 0 or one stage",

@@ -167,7 +167,8 @@ def test_sampling_runs_over_the_stages(
         ({"hymotion__parallel__model": 2}, "hymotion.parallel.model = 2 does not work .* temporal; use 1"),
         ({"hymotion__gradient_sync": {"others_every": 2}}, "others_every = 2 does not work"),
         ({"hymotion__flow__foot_contact_weight": 1.0}, "a foot's speed crosses chunks"),
-        ({"hymotion__pipeline__split": [1, 2]}, "leave it out"),
+        ({"hymotion__pipeline__split": [1, 2]}, "split = .* has no effect with .* temporal; leave it out"),
+        ({"hymotion__pipeline": {"halo_frames": 3}}, "halo_frames = 3 has no effect with .* layers; leave it out"),
         ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}, "use bf16 or fp32"),
     ],
 )

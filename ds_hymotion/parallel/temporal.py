@@ -163,6 +163,7 @@ class TemporalEngine(StageEngine):
             self.monitor.enabled = enabled
         for handle, _ in self._sends:
             handle.wait()
+        self.work, self._sends = [], []
 
     def _load(self, micro: int) -> None:
         work, part = self.work[micro], self.module.part
