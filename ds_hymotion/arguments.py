@@ -78,7 +78,7 @@ class TrainArguments:
     joint_update_every: list[int] | None = flag(None, "steps between updates of each group's head rows", nargs="+")
     tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
     pipeline_stages: int | None = flag(None, "stages that the network's layers are divided over")
-    pipeline_mode: str | None = flag(None, "what is divided over stages: layers")
+    pipeline_mode: str | None = flag(None, "what is divided over stages: layers or temporal")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate", nargs="?", const=True)
     sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
     check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync, zero_stage
+from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
 from ds_hymotion.mesh_shape import MeshShape
+from ds_hymotion.pipeline_checks import check_pipeline, check_temporal
 
 
 class Section(BaseModel):
@@ -194,14 +195,25 @@ class GradientSyncSection(Section):
 
 
 class PipelineSection(Section):
-    """Which stage holds which layers, where ``parallel.pipeline`` asks for more than one."""
+    """What a pipeline stage holds; ``temporal`` is another model, on any number of stages."""
 
-    mode: Literal["layers"] = Field("layers", description="what is divided over stages: the network's layers")
+    mode: Literal["layers", "temporal"] = Field(
+        "layers", description="what is divided over stages: the network's layers, or the motion in chunks of time"
+    )
     balance: Literal["cost", "parameters", "uniform"] = Field(
         "cost", description="what stages share evenly: computation, parameters, or the number of blocks"
     )
     split: list[int] = Field([], description="blocks per stage, instead of a balance; [] = by balance")
     max_imbalance: float = Field(1.5, ge=1, description="largest stage cost over the mean that a run starts with")
+    weights: Literal["tied", "per_stage"] = Field(
+        "tied", description="temporal: one network for all chunks, or one of its own for chunk 0, 1, …"
+    )
+    chunk_frames: int = Field(60, ge=1, description="temporal: frames of a chunk")
+    halo_frames: int = Field(0, ge=0, description="temporal: last frames of the previous chunk that a chunk also sees")
+    state_frames: int = Field(30, ge=1, description="temporal: last frames of a chunk that its state is made of")
+    states: Literal["noisy", "clean"] = Field(
+        "noisy", description="temporal: states of the noised input, or of the motion itself; clean samples in sequence"
+    )
 
 
 class ParallelSection(Section):
@@ -278,7 +290,8 @@ class RunConfig:
         return {**self.deepspeed, "hymotion": self.hymotion.model_dump()}
 
     def _cross_checks(self) -> None:
-        self._check_pipeline()
+        check_pipeline(self)
+        check_temporal(self)
         data = self.hymotion.data
         text = self.hymotion.text
         if text.mode == "live" and text.encoder != "qwen_clip":
@@ -306,20 +319,6 @@ class RunConfig:
             )
         if self.hymotion.gradient_sync.others_every > 1:
             check_selective_sync(self.deepspeed, self.name, self.hymotion.gradient_sync.others_every)
-
-    def _check_pipeline(self) -> None:
-        stages, zero = self.hymotion.parallel.pipeline, self.deepspeed.get("zero_optimization", {})
-        if stages == 1:
-            return
-        where = f"{self.name}: hymotion.parallel.pipeline = {stages}"
-        if (stage := zero_stage(self.deepspeed, self.name)) > 1:
-            raise UserError(f"{where} runs with zero_optimization.stage 0 or 1, not {stage}; use 1")
-        if isinstance(zero, dict) and zero.get("offload_optimizer"):
-            raise UserError(f"{where} does not run with zero_optimization.offload_optimizer; leave it out")
-        if self.hymotion.text.mode == "live":
-            raise UserError(f"{where} does not run with hymotion.text.mode = live; cache the features and use cached")
-        if self.deepspeed.get("wall_clock_breakdown"):
-            raise UserError(f"{where} does not run with wall_clock_breakdown = true; leave it out")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

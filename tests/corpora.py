@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.prepare import Preparation, prepare
 from ds_hymotion.formats.amass import write_amass
 from ds_hymotion.model.config import ModelConfig
-from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.temporal import build
 from ds_hymotion.motion.motion import Motion
 from ds_hymotion.motion.rotation import axis_angle_to_matrix
 from ds_hymotion.training.weights import Provenance, save_weights
@@ -48,17 +49,19 @@ def wavy_corpus(folder: Path, lengths: list[int], **settings: Any) -> Corpus:
     return Corpus.open(prepare(task, say=lambda _: None))
 
 
-def random_weights(path: Path, corpus: Corpus, sizes: dict[str, int] = SMALL, spread: float = 0.25) -> Path:
+def random_weights(path: Path, corpus: Corpus, sizes: Mapping[str, int] = SMALL, spread: float = 0.25) -> Path:
     """An export whose every trained tensor is N(0, spread²): a fresh DiT's gates are zero and hide most gradients.
 
     The spread is one over the square root of the small network's width, so that signals keep their size.
     """
     config = ModelConfig(**sizes, input_dim=corpus.representation.channels)
-    generator = MotionGenerator(config)
+    generator = build(config)
     random = torch.Generator().manual_seed(5)
     with torch.no_grad():
-        for parameter in generator.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=random) * spread)
+        for name, parameter in generator.named_parameters():
+            # States are 256 wide: the same spread would saturate their tanh.
+            scale = spread / 8 if ".state_" in "." + name else spread
+            parameter.copy_(torch.randn(parameter.shape, generator=random) * scale)
         generator.mean.copy_(corpus.mean)
         generator.std.copy_(corpus.std)
     provenance = Provenance(vars(config), corpus.representation.name, corpus.fps, "hashed", "tiny")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,12 +99,12 @@ def staged(settings: dict[str, Any], corpus: Path, output: Path) -> int:
     return run.passes
 
 
-def assert_gradients_equal(one: Path, many: Path) -> None:
+def assert_gradients_equal(one: Path, many: Path, without: str = r"self_attn_k_norm\.bias$") -> None:
     """Per parameter, by the first moment after one step of AdamW: 0.1 of the gradient, not rounded into a weight."""
     a, b = ({name: 10 * value for name, value in final_weights(run, "exp_avg").items()} for run in (one, many))
     assert a.keys() == b.keys()
     zeros = {name for name, gradient in a.items() if gradient.abs().max() < 1e-8}
-    assert all(name.endswith("self_attn_k_norm.bias") for name in zeros), "softmax does not see a constant on all keys"
+    assert all(re.search(without, name) for name in zeros), "softmax does not see a constant on all keys"
     assert max(float(gradient.abs().max()) for gradient in a.values()) > 1e-3
     for name, gradient in a.items():
         assert float((gradient - b[name]).abs().max()) <= 1e-5 * max(float(gradient.abs().max()), 1e-4), name
@@ -135,7 +136,7 @@ def test_stages_have_the_gradients_of_one_process(
     assert_gradients_equal(alone(**ONE_STEP), tmp_path)
 
 
-@pytest.mark.parametrize(("accumulation", "zero", "recompute"), [(1, 1, 0), (4, 0, 1), (4, 1, 2)])
+@pytest.mark.parametrize(("accumulation", "zero", "recompute"), [(4, 0, 1), (4, 1, 2)])
 def test_two_stages_have_the_weights_of_one_process(
     ranks: RankPool, corpus: Corpus, weights: Path, alone: Callable[..., Path], tmp_path: Path,
     accumulation: int, zero: int, recompute: int,

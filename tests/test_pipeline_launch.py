@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.commands import ROOT, cpu_environment, run_command
 from tests.corpora import wavy_corpus
@@ -16,7 +17,9 @@ from tests.ranks import free_port
 from tests.runs import logged, run_settings
 
 
-def test_a_killed_rank_ends_the_launcher_and_the_run_resumes(tmp_path: Path) -> None:
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["layers", "temporal"])
+def test_a_killed_rank_ends_the_launcher_and_the_run_resumes(tmp_path: Path, mode: str) -> None:
     corpus = wavy_corpus(tmp_path / "wavy", [20, 23, 31, 34, 40, 44])
     config, run = tmp_path / "run.json", tmp_path / "run"
     config.write_text(json.dumps(run_settings(zero_optimization={"stage": 1}, hymotion__training__save_steps=3)))
@@ -24,7 +27,7 @@ def test_a_killed_rank_ends_the_launcher_and_the_run_resumes(tmp_path: Path) -> 
     def command(steps: int) -> list[str]:
         return ["deepspeed", "--num_gpus", "2", "--master_port", str(free_port()), "launch/train.py",
                 "--deepspeed_config", str(config), "--data_dir", str(corpus.folder), "--output_dir", str(run),
-                "--pipeline_stages", "2", "--pipeline_mode", "layers", "--gradient_accumulation_steps", "2",
+                "--pipeline_stages", "2", "--pipeline_mode", mode, "--gradient_accumulation_steps", "2",
                 "--max_steps", str(steps), "--resume"]  # fmt: skip
 
     text = tmp_path / "output.txt"

@@ -42,7 +42,10 @@ def settings(weights: Path, steps: int, stages: int, zero: int = 1, **changes: A
 KINDS = ("master", "exp_avg", "exp_avg_sq", "ema")
 
 
-@pytest.mark.parametrize(("zero", "bf16"), [(0, False), (1, False), (1, True)])
+@pytest.mark.parametrize(
+    ("zero", "bf16"),
+    [pytest.param(0, False, marks=pytest.mark.full), pytest.param(1, False, marks=pytest.mark.full), (1, True)],
+)
 def test_the_same_stages_continue_bit_for_bit(
     ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, zero: int, bf16: bool
 ) -> None:
@@ -57,7 +60,7 @@ def test_the_same_stages_continue_bit_for_bit(
         assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a), kind
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.full)])
 def test_other_stages_continue_where_they_were(
     ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, before: int, after: int
 ) -> None:

@@ -42,7 +42,10 @@ def settings(weights: Path | None, steps: int, stages: int, sync: dict[str, Any]
     )
 
 
-@pytest.mark.parametrize(("zero", "bf16"), [(0, False), pytest.param(1, False, marks=pytest.mark.full), (1, True)])
+@pytest.mark.parametrize(
+    ("zero", "bf16"),
+    [(0, False), pytest.param(1, False, marks=pytest.mark.full), pytest.param(1, True, marks=pytest.mark.full)],
+)
 def test_stages_of_data_ranks_stopped_between_two_syncs(
     ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, zero: int, bf16: bool
 ) -> None:

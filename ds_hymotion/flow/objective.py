@@ -113,7 +113,9 @@ class FlowObjective(nn.Module):
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
         x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
         text = self._text(batch)
-        prediction = self.generator(x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
+        inputs = [x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop]
+        clean = [batch.motion] if self.generator.config.clean_states else []
+        prediction = self.generator(*inputs, *clean)
         return self.measure(prediction, Targets.of(batch), valid_frames)
 
     def measure(self, prediction: torch.Tensor, batch: Targets, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -91,7 +91,7 @@ class SingleBlock(nn.Module):
         hidden = self.linear1(modulate(normalise(joined), shift, scale))
         qkv, mlp = hidden.split([3 * self.attention_width, self.mlp_width], dim=-1)
         q, k, v = split_heads(qkv, self.head_dim)
-        rope = torch.cat([geometry.motion_rope, geometry.text_rope])
+        rope = geometry.joint_rope
         q, k = rotate(self.q_norm(q), rope), rotate(self.k_norm(k), rope)
 
         seen_m = attend(q[:, :, :frames], k, v, geometry.motion_mask)

@@ -24,6 +24,13 @@ class ModelConfig:
         text_position: RoPE position of the first text token, on every canvas; also the longest motion in frames.
         time_factor: scales t before the adapter's sinusoid (not the refiner's).
         rope_theta: base of the RoPE frequencies.
+        chunk_frames: by time: frames of a chunk, each predicted by itself; 0 = whole motions.
+        halo_frames: by time: last frames of the previous chunk that a chunk sees as further tokens.
+        state_frames: by time: last frames of a chunk that its state is made of.
+        state_dim: by time: numbers of the state that goes from chunk to chunk.
+        clean_states: by time: states are made of the motion itself, not of the noised input; sampling then makes one
+            chunk after the other.
+        chunk_networks: by time: networks for chunk 0, 1, …, each with weights of its own; 1 = all chunks share one.
 
     Raises:
         UserError: a size that no network can have.
@@ -41,6 +48,12 @@ class ModelConfig:
     text_position: int = 360
     time_factor: float = 1000.0
     rope_theta: float = 10000.0
+    chunk_frames: int = 0
+    halo_frames: int = 0
+    state_frames: int = 30
+    state_dim: int = 256
+    clean_states: bool = False
+    chunk_networks: int = 1
 
     def __post_init__(self) -> None:
         for name in (
@@ -51,15 +64,23 @@ class ModelConfig:
             "ctxt_input_dim",
             "vtxt_input_dim",
             "text_position",
+            "state_frames",
+            "state_dim",
+            "chunk_networks",
         ):
             if getattr(self, name) < 1:
                 raise UserError(f"model {name} = {getattr(self, name)} must be at least 1")
-        for name in ("refiner_layers", "band_frames"):
+        for name in ("refiner_layers", "band_frames", "chunk_frames", "halo_frames"):
             if getattr(self, name) < 0:
                 raise UserError(f"model {name} = {getattr(self, name)} must not be negative")
         for name in ("time_factor", "rope_theta"):
             if not getattr(self, name) > 0:
                 raise UserError(f"model {name} = {getattr(self, name)} must be positive")
+        for name in ("halo_frames", "state_frames"):
+            if self.chunk_frames and getattr(self, name) > self.chunk_frames:
+                raise UserError(
+                    f"model {name} = {getattr(self, name)} must be at most chunk_frames = {self.chunk_frames}"
+                )
         if self.num_layers % 3:
             raise UserError(
                 f"model num_layers = {self.num_layers} must be divisible by 3, such as "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable
 
 import torch
@@ -13,7 +14,7 @@ from ds_hymotion.model.generator import MotionGenerator
 
 INPUT = "motion_transformer.input_encoder.weight"
 HEAD = "motion_transformer.final_layer.linear.weight"
-MODULATIONS = ("_mod.linear", ".modulation.linear", ".adaLN_modulation.linear")
+MODULATIONS = ("_mod.linear", ".modulation.linear", ".adaLN_modulation.linear", "state_projection")
 NULL_STD = 0.02
 
 
@@ -36,7 +37,12 @@ def initialise_parameters(parameters: Iterable[tuple[str, nn.Parameter]], seed: 
     for name, parameter in parameters:
         if parameter.is_meta:
             continue
-        parameter.copy_(fresh(name, tuple(parameter.shape), seed, copy_noise))
+        parameter.copy_(fresh(own_name(name), tuple(parameter.shape), seed, copy_noise))
+
+
+def own_name(name: str) -> str:
+    """A parameter's name in a network of its own; the networks of later chunks start alike."""
+    return re.sub(r"^specialists\.\d+\.", "", name)
 
 
 def fresh(name: str, shape: tuple[int, ...], seed: int, copy_noise: bool) -> Tensor:

@@ -70,7 +70,10 @@ class MotionTransformer(Embedder):
         B may be 0, and single lengths may be 0.
         """
         geometry = Geometry.build(motion.shape[1], text.shape[1], lengths, text_lengths, self.config, motion.device)
-        stream = self.embed(motion, text, pooled, t, geometry)
+        return self.run(self.embed(motion, text, pooled, t, geometry), geometry)
+
+    def run(self, stream: Stream, geometry: Geometry) -> Tensor:
+        """Velocity from the stream of the first block: all blocks and the head."""
         for index, block in enumerate([*self.double_blocks, *self.single_blocks]):
             stream = self.run_block(index, block, stream, geometry)
         return self.head(stream)

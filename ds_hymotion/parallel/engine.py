@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from pydantic import ValidationError
 from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
@@ -186,9 +186,9 @@ class DataEngine:
 
     def readable(self, batch: Batch) -> Batch:
         """``batch`` with the rows empty that any tensor rank could not read: all of them compute the same."""
-        if self.mesh.model_size > 1 and batch.rows:
-            dist.all_reduce(batch.lengths, dist.ReduceOp.MIN, group=self.mesh.model_group)
-        return batch
+        if self.mesh.model_size == 1 or not batch.rows:
+            return batch
+        return replace(batch, lengths=self.mesh.least(batch.lengths, self.mesh.model_group))
 
     def replica_difference(self) -> float:
         """How far tensors that all tensor ranks hold have drifted apart anywhere, 0 if not at all (collective)."""

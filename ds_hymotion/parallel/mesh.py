@@ -164,6 +164,12 @@ class Mesh:
             dist.all_reduce(values)
         return values
 
+    def least(self, values: torch.Tensor, group: Any) -> torch.Tensor:
+        """The least of each value over a group's ranks, on the values' own device."""
+        here = values.to(self.device, copy=True)
+        dist.all_reduce(here, dist.ReduceOp.MIN, group=group)
+        return here.to(values.device)
+
     def reduce_to_first(self, values: torch.Tensor) -> torch.Tensor:
         """Sum ``values`` in place over the data axis, on its first rank only; undefined elsewhere."""
         if self.data_size > 1:

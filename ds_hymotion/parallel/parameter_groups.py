@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from ds_hymotion.config import GradientSyncSection
 from ds_hymotion.errors import UserError
+from ds_hymotion.model.initialisation import own_name
 
 # Patterns of released parameter names. A single block's linear1 makes q, k, v and the MLP's hidden layer at once, its
 # linear2 reads attention and MLP at once: each belongs to both groups.
@@ -46,7 +47,10 @@ def members(words: Sequence[str], names: Iterable[str], key: str) -> set[str]:
     names = list(names)
     found: set[str] = set()
     for word in words:
-        hits = [name for name in names if any(fnmatchcase(name, pattern) for pattern in GROUPS.get(word, (word,)))]
+        patterns = GROUPS.get(word, (word,))
+        # The networks of later chunks, by time, belong to the same groups as the first.
+        hits = [name for name in names if any(fnmatchcase(own_name(name), pattern) for pattern in patterns)]
+        hits += [name for name in names if fnmatchcase(name, word)]
         if not hits:
             raise UserError(
                 f"hymotion.gradient_sync.{key}: {word!r} means no parameter; use {', '.join(GROUPS)}, "

@@ -3,94 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
 
-import deepspeed
 import torch
-from deepspeed.runtime.pipe.engine import PipelineEngine
-from deepspeed.runtime.pipe.schedule import InferenceSchedule
 from torch import Tensor, nn
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, equal_shapes
 from ds_hymotion.flow.objective import FlowObjective, Targets
 from ds_hymotion.parallel.cuts import CutPlan
-from ds_hymotion.parallel.engine import DataEngine
-from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.joint_head import whole_velocity
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.pipeline import Inputs, StageModule
+from ds_hymotion.parallel.stage_engine import MicroBatch, StagedFace, StageEngine
 from ds_hymotion.parallel.stages import StagePlan
-from ds_hymotion.parallel.tensor import mark
-
-MicroBatch = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 
 
-class StageEngine(PipelineEngine):
-    """DeepSpeed's pipeline engine without what the training loop does itself."""
-
-    sync: GradientSync
-    plain_norm = float("nan")
-
-    def _aggregate_total_loss(self) -> Tensor:
-        """No reduction: the loss travels with the step's own."""
-        return self.agg_loss
-
-    def allreduce_gradients(self, *arguments: Any, **named: Any) -> None:
-        """As the gradient sync has it; ``_bf16_reduce_grads`` is its twin for BF16_Optimizer."""
-        with self.sync.reducing():
-            super().allreduce_gradients(*arguments, **named)
-
-    def _bf16_reduce_grads(self) -> None:
-        with self.sync.reducing():
-            super()._bf16_reduce_grads()
-
-    def _take_model_step(self, lr_kwargs: Any) -> None:
-        """As the gradient sync has it; notes the norm first, which no optimizer does in fp32 without ZeRO."""
-        with self.sync.moving():
-            if not self.zero_optimization() and not self.bfloat16_enabled():
-                counted = [p.grad for p in self.module.parameters() if p.grad is not None and p.model_parallel]
-                square = torch.nn.utils.get_total_norm(counted).float().square()
-                torch.distributed.all_reduce(square, group=self.grid.get_model_parallel_group())
-                self.plain_norm = float(square.sqrt())
-            super()._take_model_step(lr_kwargs)
-
-    def train_micro_batches(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """One optimizer step. DeepSpeed's own event for its monitors is muted: it would be a loss that no rank has."""
-        self.reset_activation_shape()
-        enabled, self.monitor.enabled = self.monitor.enabled, False
-        try:
-            self.train_batch(iter(micro_batches))
-        finally:
-            self.monitor.enabled = enabled
-
-    @torch.no_grad()
-    def infer(self, micro_batches: Sequence[MicroBatch], with_loss: bool) -> list[Any]:
-        """Send micro-batches of one shape through the stages; returns their outputs on the last stage, else []."""
-        self.reset_activation_shape()
-        training, self._compute_loss, self.total_loss = self.module.training, with_loss, None
-        self.module.eval()
-        self.set_dataiterator(iter(micro_batches))
-        self._exec_schedule(InferenceSchedule(len(micro_batches), self.num_stages, self.stage_id))
-        self.module.train(training)
-        return self.fwd_outputs
-
-
-@contextmanager
-def engine_class(kind: type[PipelineEngine]) -> Iterator[None]:
-    """Inside, ``deepspeed.initialize`` makes pipeline engines of this class; it offers no argument for that."""
-    stock = deepspeed.PipelineEngine
-    deepspeed.PipelineEngine = kind
-    try:
-        yield
-    finally:
-        deepspeed.PipelineEngine = stock
-
-
-class PipelineFace(DataEngine):
+class PipelineFace(StagedFace):
     """The network's layers divided over the pipe axis: DeepSpeed's pipeline engine with ZeRO 0 or 1.
 
     The accumulation of the JSON is the number of micro-batches that are under way at once. First and last stage make
@@ -120,33 +49,10 @@ class PipelineFace(DataEngine):
             for name, parameter in objective.generator.named_parameters()
             if parameter.requires_grad
         }
-        self.module = StageModule(objective, stages, mesh)
-        self._plan = plan or CutPlan()
-        super().__init__(objective, config, mesh, groups, plan, where)
-        self.engine.sync = self.sync
+        super().__init__(StageModule(objective, stages, mesh), objective, config, mesh, groups, plan, where)
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.in_flight = min(stages.stages - mesh.pipe_rank, self.accumulation)
         self.stage_table = describe_stages(stages, self.accumulation)
-
-    def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
-        mark(self.network_parameters.items(), self._plan, self.mesh.model_rank)
-        with engine_class(StageEngine):
-            engine, *_ = deepspeed.initialize(
-                model=self.module,
-                model_parameters=parameters,
-                config={**settings, "pipeline": PIPELINE},
-                dist_init_required=False,
-            )
-        assert type(engine) is StageEngine
-        return engine
-
-    @property
-    def objective(self) -> FlowObjective:
-        return self.module.objective
-
-    @property
-    def called_modules(self) -> tuple[nn.Module, nn.Module]:
-        return self.module, self.module
 
     @property
     def generator(self) -> StagedGenerator:
@@ -185,12 +91,6 @@ class PipelineFace(DataEngine):
             for batch in map(self.readable, equal_shapes(batches))
         ]
 
-    @property
-    def gradient_norm(self) -> float:
-        """Norm of the last step's gradient before clipping, over all stages."""
-        norm = self.engine.get_global_grad_norm()
-        return self.engine.plain_norm if norm is None else float(norm)
-
 
 class StagedGenerator(nn.Module):
     """Calls like a :class:`MotionGenerator`, for a sampler; all ranks of a pipeline pass the same arguments.
@@ -227,12 +127,3 @@ def describe_stages(stages: StagePlan, micro_batches: int) -> str:
         f"{stages.stages} pipeline stages, {micro_batches} micro-batch(es): costliest stage {stages.imbalance:.2f} "
         f"times the mean, bubble {bubble:.0%} if even\n{stages.table()}"
     )
-
-
-# Whole tensors cross stage boundaries; activations are recomputed by hymotion.model.checkpoint_blocks.
-PIPELINE = {
-    "pipe_partitioned": False,
-    "grad_partitioned": False,
-    "use_reentrant": False,
-    "activation_checkpoint_interval": 0,
-}

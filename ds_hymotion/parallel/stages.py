@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,6 +72,10 @@ class StagePlan:
         index = owners[0] if owners else next(i for i, unit in enumerate(self.units) if not unit.prefix)
         return next(stage for stage in range(self.stages) if index < self.bounds[stage + 1])
 
+    def holds(self, stage: int, parameter: str) -> bool:
+        """Whether a stage holds a parameter, by its released name."""
+        return self.stage_of(parameter) == stage
+
     def costs(self) -> list[float]:
         """Cost per stage."""
         return [sum(unit.cost for unit in self.held(stage)) for stage in range(self.stages)]
@@ -95,6 +100,22 @@ class StagePlan:
             f"{stage:<{widths[0]}}  {layers:<{widths[1]}}  {parameters:>{widths[2]}}  {share:>{widths[3]}}"
             for stage, layers, parameters, share in rows
         )
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """By time: every stage holds the one network, or each of ``stages`` the network of its chunk."""
+
+    stages: int
+
+    def stage_of(self, parameter: str) -> int:
+        """The stage whose copy counts."""
+        found = re.match(r"specialists\.(\d+)\.", parameter)
+        return int(found[1]) + 1 if found and self.stages > 1 else 0
+
+    def holds(self, stage: int, parameter: str) -> bool:
+        """Whether a stage holds a parameter."""
+        return self.stages == 1 or self.stage_of(parameter) == stage
 
 
 def network_units(config: ModelConfig, frames: float, tokens: float, rows: float = 1) -> list[Unit]:
@@ -171,7 +192,7 @@ def plan_stages(units: Sequence[Unit], stages: int, settings: PipelineSection) -
     )
 
 
-def check_trained(plan: StagePlan, groups: SyncGroups) -> None:
+def check_trained(plan: StagePlan | ChunkPlan, groups: SyncGroups) -> None:
     """Every stage has a parameter of each kind, or its optimizer would fail or wait for the others for ever.
 
     Raises:

@@ -17,13 +17,14 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into, load_released
+from ds_hymotion.model.temporal import build, with_states
 from ds_hymotion.motion.representation import HyMotion201
 from ds_hymotion.motion.skeleton import smpl24
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
-from ds_hymotion.parallel.stages import StagePlan, network_units, plan_stages
+from ds_hymotion.parallel.stages import ChunkPlan, StagePlan, network_units, plan_stages
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
@@ -57,7 +58,8 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
             f"{corpus.folder}: {corpus.fps:g} fps, the network is made for {model.fps:g}; prepare it with --fps "
             f"{model.fps:g}, or allow it with --allow_fps"
         )
-    changes: dict[str, Any] = {name: getattr(model, name) for name in OVERRIDES if getattr(model, name) is not None}
+    changes: dict[str, Any] = _chunk_settings(settings)
+    changes |= {name: getattr(model, name) for name in OVERRIDES if getattr(model, name) is not None}
     try:
         return preset(model.preset, input_dim=corpus.representation.channels, **changes)
     except UserError:
@@ -66,10 +68,24 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
         raise UserError(f"hymotion.model: {error}") from None
 
 
+def _chunk_settings(settings: HymotionSection) -> dict[str, Any]:
+    pipeline = settings.pipeline
+    if pipeline.mode != "temporal":
+        return {}
+    chunks = -(-settings.data.bucket_bounds[-1] // pipeline.chunk_frames)
+    return {
+        "chunk_frames": pipeline.chunk_frames,
+        "halo_frames": pipeline.halo_frames,
+        "state_frames": pipeline.state_frames,
+        "clean_states": pipeline.states == "clean",
+        "chunk_networks": chunks if pipeline.weights == "per_stage" else 1,
+    }
+
+
 def parameter_names(config: ModelConfig) -> list[str]:
     """Released names of a network's parameters, in its order; nothing is allocated."""
     with torch.device("meta"):
-        return [name for name, _ in MotionGenerator(config).named_parameters()]
+        return [name for name, _ in build(config).named_parameters()]
 
 
 def build_generator(
@@ -93,10 +109,10 @@ def build_generator(
     """
     recompute = settings.model.checkpoint_blocks, settings.model.checkpoint_kinds
     if held is None:
-        generator = MotionGenerator(config, *recompute)
+        generator = build(config, *recompute)
     else:
         with torch.device("meta"):
-            generator = MotionGenerator(config, *recompute)
+            generator = build(config, *recompute)
         materialise(generator, held)
     from_scratch = settings.model.init == "copy_noise" and not settings.model.init_from
     initialise(generator, settings.training.seed, copy_noise=from_scratch)
@@ -104,7 +120,8 @@ def build_generator(
         generator.mean.copy_(corpus.mean)
         generator.std.copy_(corpus.std)
     if settings.model.init_from and not resumed:
-        report = load_into(generator, read_weights(settings.model.init_from), source=settings.model.init_from)
+        state = with_states(generator, read_weights(settings.model.init_from))
+        report = load_into(generator, state, source=settings.model.init_from)
         announce(f"{settings.model.init_from}: {report}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
@@ -120,13 +137,15 @@ def materialise(generator: MotionGenerator, held: Callable[[str], bool]) -> None
         setattr(generator, name, torch.zeros(buffer.shape))
 
 
-def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> StagePlan:
-    """Which pipeline stage holds what, by the costs of a micro-batch of clips of the training set's mean length.
+def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> StagePlan | ChunkPlan:
+    """Which pipeline stage holds what: by time, or by the costs of a micro-batch of clips of the mean length.
 
     Raises:
         UserError: more stages than layers, or an illegal or uneven split.
     """
     settings = config.hymotion
+    if network.chunk_frames:
+        return ChunkPlan(network.chunk_networks if settings.parallel.pipeline > 1 else 1)
     canvas = settings.data.bucket_bounds[-1]
     frames = [min(sample.frames, canvas) for sample in corpus.split("train")] or [canvas]
     mean = sum(frames) / len(frames)
@@ -166,11 +185,20 @@ def _check_positions(mean: torch.Tensor, corpus: Corpus, source: str) -> None:
 
 
 def build_engine(
-    objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups, stages: StagePlan, plan: CutPlan
+    objective: FlowObjective,
+    config: RunConfig,
+    mesh: Mesh,
+    groups: SyncGroups,
+    stages: StagePlan | ChunkPlan,
+    plan: CutPlan,
 ) -> DataEngine:
     """The engine that the mesh asks for, over a network of which this rank's stage has memory."""
     if mesh.pipe_size == 1:
         return DataEngine(objective, config, mesh, groups, plan)
+    if isinstance(stages, ChunkPlan):
+        from ds_hymotion.parallel.temporal_engine import TemporalFace
+
+        return TemporalFace(objective, config, mesh, groups, stages)
     from ds_hymotion.parallel.pipeline_engine import PipelineFace
 
     return PipelineFace(objective, config, mesh, groups, stages, plan)

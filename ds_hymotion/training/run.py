@@ -88,7 +88,7 @@ class TrainingRun:
         if resume:  # every file is hashed, on one rank
             checkpoint = Path(mesh.agree(str(mesh.on_first(lambda: newest_checkpoint(resume)))))
         self.stages = stage_plan(config, self.model_config, corpus)
-        held = None if mesh.pipe_size == 1 else lambda name: self.stages.stage_of(name) == mesh.pipe_rank
+        held = None if mesh.pipe_size == 1 else lambda name: self.stages.holds(mesh.pipe_rank, name)
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))

@@ -16,6 +16,7 @@ from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS, preset
 from ds_hymotion.model.released import load_into, load_released
+from ds_hymotion.model.temporal import build
 from ds_hymotion.motion.representation import Representation, representation
 from ds_hymotion.text.tower_weights import is_tower
 from ds_hymotion.training.checkpoint import EMA, FIXED, MASTER, newest_checkpoint, read_kind, read_state
@@ -113,7 +114,7 @@ def load_model(path: str | Path, text_encoder: str = "qwen_clip") -> TrainedMode
         return _load_released_model(path, text_encoder)
     else:
         raise UserError(f"{path}: no such run folder, weights.safetensors or latest.ckpt")
-    generator = MotionGenerator(provenance.config)
+    generator = build(provenance.config)
     load_into(generator, tensors, source=str(path))
     return TrainedModel(generator.eval(), representation(provenance.representation), provenance)
 

@@ -6,40 +6,37 @@ the released widths by the same formula, which the count confirms.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ds_hymotion.config import FlowSection, PipelineSection, RunConfig
-from ds_hymotion.data.batches import Batch
-from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
-from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
-from ds_hymotion.motion.representation import representation
 from ds_hymotion.parallel.mesh import Mesh, free_port
-from ds_hymotion.parallel.parameter_groups import SyncGroups
-from ds_hymotion.parallel.stages import network_units, plan_stages
 from ds_hymotion.reports.measuring.row import Row
+from ds_hymotion.reports.measuring.stage_times import Load, batch_of, face_of, in_turn
 
+BY_LAYERS, BY_TIME = "by layers", "by time"
 MICRO_BATCHES, CLIPS, FRAMES, TOKENS = 4, 2, 300, 32
 META = 4 * 256
 SMALL = ModelConfig(32, 3, 2, input_dim=219, ctxt_input_dim=16, vtxt_input_dim=16, mlp_ratio=1.0)
 
 
 def run() -> list[Row]:
-    """Counted at small width, and computed at the released ones."""
+    """Counted at small width, by layers and by time, and computed at the released ones."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "bytes.json"
-        torch.multiprocessing.spawn(_rank, (2, free_port(), str(path)), nprocs=2)
-        return table(json.loads(path.read_text()))
+        arguments = ([(2, free_port()) for _ in (BY_LAYERS, BY_TIME)], folder)
+        torch.multiprocessing.spawn(_process, arguments, nprocs=2)
+        layers, times = (json.loads((Path(folder) / f"{number}.json").read_text()) for number in (0, 1))
+        return table(layers, times)
 
 
 def wire_bytes(config: ModelConfig, value_bytes: int) -> dict[str, int]:
@@ -48,34 +45,37 @@ def wire_bytes(config: ModelConfig, value_bytes: int) -> dict[str, int]:
     return {"forward": floats + MICRO_BATCHES * CLIPS * (1 + TOKENS) * 4 + META, "backward": floats}
 
 
-def table(counted: list[dict[str, int]]) -> list[Row]:
+def state_bytes(config: ModelConfig, value_bytes: int) -> int:
+    """Bytes of a step over one boundary by time, in each direction: one state per micro-batch of packed chunks."""
+    return MICRO_BATCHES * config.state_dim * value_bytes
+
+
+def table(layers: list[dict[str, int]], times: list[dict[str, int]]) -> list[Row]:
     """Rows from what each of two ranks sent."""
     sizes = f"2 stages, {MICRO_BATCHES} micro-batches x {CLIPS} clips x {FRAMES} frames + {TOKENS} text tokens"
     small = {"sizes": sizes, "width": SMALL.feat_dim, "precision": "fp32", "how": "counted"}
     rows = [
-        Row(f"between stages per step, {direction}", sum(sent.values()), "bytes", conditions=small)
-        for direction, sent in zip(("forward", "backward"), counted)
+        Row(
+            f"between stages per step {mode}, {direction}",
+            sum(sent.values()),
+            "bytes",
+            None if mode == BY_LAYERS else sum(counted.values()),
+            conditions=small,
+        )
+        for mode, both in ((BY_LAYERS, layers), (BY_TIME, times))
+        for direction, sent, counted in zip(("forward", "backward"), both, layers)
     ]
     for name in ("hy-motion-1.0", "hy-motion-1.0-lite"):
         config = preset(name)
         both = sum(wire_bytes(config, 2).values())
         with torch.device("meta"):
             gradient = 2 * 2 * sum(parameter.numel() for parameter in MotionGenerator(config).parameters())
-        rows.append(
-            Row(
-                "between two stages per step, both directions",
-                both,
-                "bytes",
-                against=gradient,
-                conditions={
-                    "sizes": sizes,
-                    "preset": name,
-                    "precision": "bf16",
-                    "how": "computed",
-                    "against": "gradients of two data ranks, all-reduced in 16 bit",
-                },
-            )
-        )
+        conditions = {"sizes": sizes, "preset": name, "precision": "bf16", "how": "computed"}
+        against = {"against": "gradients of two data ranks, all-reduced in 16 bit"}
+        title = "between two stages per step {}, both directions"
+        rows.append(Row(title.format(BY_LAYERS), both, "bytes", gradient, conditions={**conditions, **against}))
+        by_time = 2 * state_bytes(config, 2)
+        rows.append(Row(title.format(BY_TIME), by_time, "bytes", both, conditions={**conditions, "against": BY_LAYERS}))
     return rows
 
 
@@ -84,66 +84,41 @@ def counting_sends(total: Counter[str]) -> Iterator[None]:
     """Add the bytes this rank sends to other stages inside to ``total``, by dtype."""
     from deepspeed.runtime.pipe import p2p
 
-    original = p2p.send
+    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(tensor: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+            total[str(tensor.dtype)] += tensor.nbytes
+            return original(tensor, *arguments, **more)
 
-    def send(tensor: torch.Tensor, stage: int, async_op: bool = False) -> Any:
-        total[str(tensor.dtype)] += tensor.nbytes
-        return original(tensor, stage, async_op)
+        return call
 
-    p2p.send = send
+    send, isend = p2p.send, torch.distributed.isend
+    p2p.send, torch.distributed.isend = watch(send), watch(isend)
     try:
         yield
     finally:
-        p2p.send = original
+        p2p.send, torch.distributed.isend = send, isend
 
 
-def count_step(mesh: Mesh) -> dict[str, int]:
+def count_step(mesh: Mesh, mode: str = BY_LAYERS) -> dict[str, int]:
     """Train one step on this rank and count what it sent."""
-    from ds_hymotion.parallel.pipeline_engine import PipelineFace
-
-    config = RunConfig(
-        {
-            "train_micro_batch_size_per_gpu": CLIPS,
-            "gradient_accumulation_steps": MICRO_BATCHES,
-            "hymotion": {"parallel": {"pipeline": mesh.pipe_size}},
-        },
-        ranks=mesh.world,
-    )
-    stages = plan_stages(network_units(SMALL, FRAMES, TOKENS), mesh.pipe_size, PipelineSection(max_imbalance=9))
-    generator = MotionGenerator(SMALL)
-    initialise(generator, 0, copy_noise=False)
-    body = BodyLosses(representation("smpl24-rotmat"), generator.mean, generator.std, 30.0, FlowSection())
-    groups = SyncGroups(tuple(name for name, _ in generator.named_parameters()), (), ())
-    face = PipelineFace(FlowObjective(generator, FlowSection(), body), config, mesh, groups, stages)
+    config = SMALL if mode == BY_LAYERS else dataclasses.replace(SMALL, chunk_frames=60)
+    load = Load(config, MICRO_BATCHES, CLIPS, FRAMES, TOKENS)
+    face = face_of(load, mesh)
     total: Counter[str] = Counter()
     with counting_sends(total):
-        face.train_step(0, [_batch() for _ in range(MICRO_BATCHES)], MICRO_BATCHES * CLIPS * FRAMES, 1.0)
+        face.train_step(0, [batch_of(load) for _ in range(MICRO_BATCHES)], MICRO_BATCHES * CLIPS * FRAMES, 1.0)
     return dict(total)
 
 
-def _batch() -> Batch:
-    motion = torch.zeros(CLIPS, FRAMES, SMALL.input_dim)
-    return Batch(
-        motion=motion,
-        noise=motion,
-        t=torch.zeros(CLIPS),
-        lengths=torch.full((CLIPS,), FRAMES),
-        text=torch.zeros(CLIPS, TOKENS, SMALL.ctxt_input_dim),
-        text_lengths=torch.full((CLIPS,), TOKENS),
-        pooled=torch.zeros(CLIPS, SMALL.vtxt_input_dim),
-        drop=torch.zeros(CLIPS, dtype=torch.bool),
-    )
-
-
-def _rank(rank: int, ranks: int, port: int, path: str) -> None:
-    """One process; the first rank writes what both sent."""
-    import os
-
+def _process(rank: int, jobs: list[tuple[int, int]], folder: str) -> None:
+    """One of two processes; the first writes what both sent."""
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    mesh = Mesh.start(pipe=ranks)
-    found = mesh.gather_objects(count_step(mesh))
-    if mesh.is_first:
-        Path(path).write_text(json.dumps(found))
-    mesh.stop()
+
+    def work(number: int) -> None:
+        mesh = Mesh.start(pipe=2)
+        found = mesh.gather_objects(count_step(mesh, (BY_LAYERS, BY_TIME)[number]))
+        if mesh.is_first:
+            (Path(folder) / f"{number}.json").write_text(json.dumps(found))
+        mesh.stop()
+
+    in_turn(jobs, rank, 2, Path(folder), work)

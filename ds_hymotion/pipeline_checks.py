@@ -1,0 +1,72 @@
+"""Cross-checks of a configuration with pipeline stages: each raises one line with key, value and a legal value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ds_hymotion.deepspeed_keys import zero_stage
+from ds_hymotion.errors import UserError
+
+if TYPE_CHECKING:
+    from ds_hymotion.config import RunConfig
+
+
+# Settings that the other mode would ignore in silence.
+ONLY_LAYERS = ("balance", "split", "max_imbalance")
+ONLY_TEMPORAL = ("weights", "chunk_frames", "halo_frames", "state_frames", "states")
+
+
+def check_temporal(config: RunConfig) -> None:
+    """Refuse what a pipeline by time does not do, and settings of the mode that is not in force."""
+    pipeline, stages = config.hymotion.pipeline, config.hymotion.parallel.pipeline
+    defaults = type(pipeline)()
+    for name in ONLY_LAYERS if pipeline.mode == "temporal" else ONLY_TEMPORAL:
+        if getattr(pipeline, name) != getattr(defaults, name):
+            raise UserError(
+                f"{config.name}: hymotion.pipeline.{name} = {getattr(pipeline, name)!r} has no effect with "
+                f"hymotion.pipeline.mode = {pipeline.mode}; leave it out, or set the mode to "
+                f"{'layers' if pipeline.mode == 'temporal' else 'temporal'}"
+            )
+    if pipeline.mode != "temporal":
+        return
+    chunks = -(-config.hymotion.data.bucket_bounds[-1] // pipeline.chunk_frames)
+    refusals = {
+        f"hymotion.parallel.model = {config.hymotion.parallel.model}": (config.hymotion.parallel.model > 1, "use 1"),
+        f"hymotion.gradient_sync.others_every = {config.hymotion.gradient_sync.others_every}": (
+            config.hymotion.gradient_sync.others_every > 1,
+            "use 1",
+        ),
+        f"hymotion.flow.foot_contact_weight = {config.hymotion.flow.foot_contact_weight} on {stages} stages": (
+            config.hymotion.flow.foot_contact_weight > 0 and stages > 1,
+            "a foot's speed crosses chunks, use 0 or one stage",
+        ),
+        "fp16.enabled = true": (config.dtype == "fp16" and stages > 1, "use bf16 or fp32"),
+        f"hymotion.pipeline.weights = per_stage with hymotion.parallel.pipeline = {stages}": (
+            pipeline.weights == "per_stage" and stages not in (1, chunks),
+            f"a canvas of {config.hymotion.data.bucket_bounds[-1]} frames has {chunks} chunks of "
+            f"{pipeline.chunk_frames}: use {chunks}, or 1",
+        ),
+        "hymotion.pipeline.weights = per_stage with hymotion.training.joint_update_every": (
+            pipeline.weights == "per_stage" and any(n > 1 for n in config.hymotion.training.joint_update_every),
+            "leave it out",
+        ),
+    }
+    for key, (present, alternative) in refusals.items():
+        if present:
+            raise UserError(f"{config.name}: {key} does not work with hymotion.pipeline.mode = temporal; {alternative}")
+
+
+def check_pipeline(config: RunConfig) -> None:
+    """Refuse what no pipeline does."""
+    stages, zero = config.hymotion.parallel.pipeline, config.deepspeed.get("zero_optimization", {})
+    if stages == 1:
+        return
+    where = f"{config.name}: hymotion.parallel.pipeline = {stages}"
+    if (stage := zero_stage(config.deepspeed, config.name)) > 1:
+        raise UserError(f"{where} runs with zero_optimization.stage 0 or 1, not {stage}; use 1")
+    if isinstance(zero, dict) and zero.get("offload_optimizer"):
+        raise UserError(f"{where} does not run with zero_optimization.offload_optimizer; leave it out")
+    if config.hymotion.text.mode == "live":
+        raise UserError(f"{where} does not run with hymotion.text.mode = live; cache the features and use cached")
+    if config.deepspeed.get("wall_clock_breakdown"):
+        raise UserError(f"{where} does not run with wall_clock_breakdown = true; leave it out")
