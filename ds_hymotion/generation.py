@@ -62,7 +62,8 @@ def read_prompts(path: Path, frames: int, first: int = 0) -> list[Prompt]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); give a text file of text#frames#id lines") from None
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({why}); give a text file of text#frames#id lines") from None
     prompts: list[Prompt] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -84,10 +85,12 @@ def checked_prompts(prompts: Sequence[Prompt], longest: int) -> list[Prompt]:
     """The prompts with their names fit for files.
 
     Raises:
-        UserError: frames outside 20..``longest``, or a repeated name.
+        UserError: a text without words, frames outside 20..``longest``, or a repeated name.
     """
     checked: list[Prompt] = []
     for prompt in prompts:
+        if not prompt.text.strip():
+            raise UserError(f"prompt {prompt.name!r} is empty; give words such as: a person walks forward")
         if not SHORTEST <= prompt.frames <= longest:
             raise UserError(
                 f"prompt {prompt.name!r}: {prompt.frames} frames; this network samples {SHORTEST}..{longest}"

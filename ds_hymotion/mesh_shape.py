@@ -25,10 +25,12 @@ class MeshShape:
             UserError: the ranks cannot be divided so.
         """
         if world % (model * pipe):
-            stages = f" with {pipe} stages" if pipe > 1 else ""
-            legal = [str(size) for size in range(1, world + 1) if world % (size * pipe) == 0]
-            hint = f"use one of {', '.join(legal)}" if legal else f"start a multiple of {model * pipe} processes"
-            raise UserError(f"hymotion.parallel.model = {model}{stages} does not divide {world} process(es); {hint}")
+            axes = {"hymotion.parallel.model": model, "hymotion.parallel.pipeline": pipe}
+            asked = " x ".join(f"{key} = {size}" for key, size in axes.items() if size > 1)
+            raise UserError(
+                f"{asked} does not divide {world} process(es); start a multiple of {model * pipe}, such as "
+                f"deepspeed --num_gpus {model * pipe}"
+            )
         return cls(pipe, world // (model * pipe), model)
 
     def place(self, rank: int) -> tuple[int, int, int]:

@@ -46,8 +46,13 @@ class SampleArguments(EncoderFlags):
     seed: int = flag(0, "seed of the noise")
     batch: int = flag(16, "prompts sampled together")
     smooth: bool = flag(True, "smooth rotations and path after sampling, as the release does; --no_smooth leaves them")
-    formats: str = flag("npz,bvh,gif", "which files to write: npz, bvh, gif, mp4, png (a strip of poses)")
-    text_encoder: str = flag("qwen_clip", "encoder for a released checkpoint, which does not name one")
+    formats: list[str] = field(
+        default_factory=lambda: ["npz", "bvh", "gif"],
+        metadata={"help": "which files to write: npz, bvh, gif, mp4, png (a strip of poses)", "nargs": "+"},
+    )
+    text_encoder: str | None = flag(
+        None, "encoder for a released checkpoint, which does not name one: qwen_clip, or hashed for the preset tiny"
+    )
 
 
 def main() -> None:
@@ -60,7 +65,7 @@ def main() -> None:
         raise UserError(f"--batch {arguments.batch} must be at least 1; 16 is usual")
     if not math.isfinite(arguments.guidance):
         raise UserError(f"--guidance {arguments.guidance} must be a finite number; 1 = none, 5 is usual")
-    formats = [name.strip() for name in arguments.formats.split(",")]
+    formats = [name for word in arguments.formats for name in word.replace(",", " ").split()]
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"--formats: {name!r} is not one of {', '.join(FORMATS)}")

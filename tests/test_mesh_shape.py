@@ -24,10 +24,15 @@ def test_the_order_is_deepspeeds(pipe: int, data: int, model: int) -> None:
 @pytest.mark.parametrize(
     ("world", "model", "pipe", "message"),
     [
-        (4, 3, 1, r"hymotion.parallel.model = 3 does not divide 4 process\(es\); use one of 1, 2, 4"),
-        (12, 4, 2, r"= 4 with 2 stages does not divide 12 process\(es\); use one of 1, 2, 3, 6"),
-        (3, 1, 2, r"start a multiple of 2 processes"),
-        (1, 2, 1, r"does not divide 1 process\(es\); use one of 1"),
+        (
+            4,
+            3,
+            1,
+            r"hymotion.parallel.model = 3 does not divide 4 process\(es\); .*--num_gpus 3",
+        ),
+        (12, 4, 2, r"model = 4 x hymotion.parallel.pipeline = 2 does not divide 12 .* a multiple of 8"),
+        (3, 1, 2, r"start a multiple of 2, such as"),
+        (1, 2, 1, r"does not divide 1 process\(es\); start a multiple of 2"),
     ],
 )
 def test_ranks_that_cannot_be_divided(world: int, model: int, pipe: int, message: str) -> None:

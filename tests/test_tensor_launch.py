@@ -47,8 +47,8 @@ def test_the_launcher_trains_and_one_process_samples(
 @pytest.mark.parametrize(
     ("world", "change", "words"),
     [
-        (1, "--tensor_parallel_size 2", ["hymotion.parallel.model = 2", "1 process(es)", "use one of 1"]),
-        (6, "--tensor_parallel_size 4", ["hymotion.parallel.model = 4", "6 process(es)", "1, 2, 3, 6"]),
+        (1, "--tensor_parallel_size 2", ["hymotion.parallel.model = 2", "1 process(es)", "deepspeed --num_gpus 2"]),
+        (6, "--tensor_parallel_size 4", ["hymotion.parallel.model = 4", "6 process(es)", "a multiple of 4"]),
         (4, "--tensor_parallel_size 4", ["hymotion.parallel.model = 4", "2 heads", "use one of 1, 2"]),
         (2, "--tensor_parallel_size 2 --joint_groups others", ["1 group(s) for 2 tensor ranks", "such as pelvis,hip"]),
         (1, "--joint_groups hip,toe:others", ["'toe'", "legal are hip"]),

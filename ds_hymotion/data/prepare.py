@@ -19,7 +19,7 @@ from ds_hymotion.data.check_against import REFUSED, Reference, check_against, re
 from ds_hymotion.data.clips import Outcome, prepare_recording
 from ds_hymotion.data.corpus import REPORT, SAMPLES, Corpus, text_cache_folder
 from ds_hymotion.data.disk_space import corpus_bytes, require_disk_space
-from ds_hymotion.data.drops import EXCLUDED, INTENDED, NAME_TAKEN, Drop
+from ds_hymotion.data.drops import EXCLUDED, INTENDED, NAME_TAKEN, NO_CAPTION, Drop
 from ds_hymotion.data.hints import with_labels
 from ds_hymotion.data.joins import join_with_annotations, join_with_index, join_with_texts
 from ds_hymotion.data.names import Exclusions, Labels, read_actions, read_exclusions
@@ -106,7 +106,10 @@ def _prepare(task: Preparation, say: Callable[[str], None]) -> Path:
             say(f"going on after {writer.next_job:,} of {len(joined.recordings):,} recordings")
         _Writing(writer, lists, actions, excluded, task).run(joined.recordings, workers)
         if not writer.samples:
-            raise UserError(f"nothing usable in {task.data_dir}: {_reasons([*joined.drops, *_drops(writer)])}")
+            drops = [*joined.drops, *_drops(writer)]
+            hint = "; captions come from name.txt beside name.npz, --texts, --index or --annotations"
+            wordless = any(drop.reason == NO_CAPTION for drop in drops)
+            raise UserError(f"nothing usable in {task.data_dir}: {_reasons(drops)}{hint if wordless else ''}")
         if actions.labels and not any(row["action"] for row in writer.rows()):
             raise UserError(f"{task.actions_file} names {next(iter(actions.labels))!r} but no usable clip")
         writer.finish(

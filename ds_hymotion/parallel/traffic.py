@@ -48,6 +48,7 @@ class Traffic:
 
     def __init__(self, data_group: Any = None) -> None:
         self._data = None if data_group is None else dist.get_process_group_ranks(data_group)
+        self._several = self._data is None or len(self._data) > 1
         self.steps = 0
         self.total: Counter[tuple[str, str]] = Counter()
         self._since: Counter[tuple[str, str]] = Counter()
@@ -107,7 +108,7 @@ class Traffic:
 
     def summary(self, parameters: int) -> str:
         """A line on the steps counted, against averaging all ``parameters`` in fp32 every step."""
-        if not self.steps or not _of(self.total, GRADIENTS):
+        if not self.steps or not self._several or not _of(self.total, GRADIENTS):
             return "gradients sent: none, there is one data rank"
         sent, full = _of(self.total, GRADIENTS) / self.steps, 4.0 * parameters
         groups = ", ".join(

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,12 +60,14 @@ class RunLog:
     def say(self, text: str) -> None:
         """Print a line (or lines) above the progress bar."""
         if self.active:
-            tqdm.write(text, file=sys.stdout)
-            sys.stdout.flush()
+            with suppress(OSError):  # a terminal that was closed must not stop the run's last save
+                tqdm.write(text, file=sys.stdout)
+                sys.stdout.flush()
 
     def warn(self, text: str) -> None:
         """Print a line on stderr, on whichever rank has something to warn of."""
-        tqdm.write(text, file=sys.stderr)
+        with suppress(OSError):
+            tqdm.write(text, file=sys.stderr)
 
     def tick(self, frames: int, loss: float | None) -> None:
         """Advance the bar by one step of ``frames`` real frames."""
@@ -73,7 +76,8 @@ class RunLog:
             if loss is not None:
                 rate = self._frames / max(1e-9, time.monotonic() - self._started)
                 self._bar.set_postfix_str(f"loss {loss:.4f}, {rate:,.0f} frames/s", refresh=False)
-            self._bar.update(1)
+            with suppress(OSError):
+                self._bar.update(1)
 
     def record(self, step: int, values: Mapping[str, float | str], kind: str = "train") -> None:
         """Log the values of one step: all of them in ``log.jsonl``, the numbers in the monitors.
@@ -102,7 +106,8 @@ class RunLog:
     def close(self) -> None:
         """Finish the bar and the file."""
         if self._bar is not None:
-            self._bar.close()
+            with suppress(OSError):
+                self._bar.close()
         if self._stream is not None:
             self._stream.close()
             self._stream = None

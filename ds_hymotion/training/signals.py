@@ -10,7 +10,9 @@ import psutil
 
 
 class StopRequest:
-    """Collects SIGTERM and SIGINT, and the death of DeepSpeed's launcher; a second SIGINT ends the process at once.
+    """Collects SIGTERM, SIGINT and SIGHUP (a closed terminal), and the death of DeepSpeed's launcher.
+
+    A second SIGINT ends the process at once.
 
     Under that launcher SIGTERM reaches the first rank alone, which is killed 30 s later: the flag must travel with the
     next step's own reduction, and nothing may wait inside the handler. A signal to the ``deepspeed`` command itself
@@ -23,7 +25,7 @@ class StopRequest:
         self._command = _deepspeed_command()
 
     def __enter__(self) -> StopRequest:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._previous[number] = signal.signal(number, self._note)
         return self
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ds_hymotion.arguments import AUTO, TrainArguments
 from ds_hymotion.config import RunConfig
-from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.corpus import HEADER, Corpus
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
@@ -58,7 +58,9 @@ def start_training(arguments: TrainArguments) -> bool:
 
 
 def _resume_folder(flag: str | None, output: Path) -> Path | None:
-    """The run to resume, or None; an existing run is never overwritten silently."""
+    """The run to resume, or None; an existing run is never overwritten silently, and no corpus becomes a run."""
+    if (output / HEADER).is_file():
+        raise UserError(f"--output_dir {output} is a prepared corpus; give a folder for the run")
     if flag is None:
         if checkpoint_folders(output):
             raise UserError(f"--output_dir {output} holds checkpoints; continue with --resume or give another folder")

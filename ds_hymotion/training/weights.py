@@ -91,12 +91,13 @@ def run_weights(run: Path) -> tuple[dict[str, torch.Tensor], Provenance]:
     return tensors, Provenance(**state["provenance"])
 
 
-def load_model(path: str | Path, text_encoder: str = "qwen_clip") -> TrainedModel:
+def load_model(path: str | Path, text_encoder: str | None = None) -> TrainedModel:
     """A network from a run folder, a ``weights.safetensors`` or a released ``latest.ckpt``.
 
     Args:
         path: the folder or file; a folder may also be a released one that holds ``latest.ckpt``.
-        text_encoder: name of the encoder for a released checkpoint, which does not say.
+        text_encoder: name of the encoder for a released checkpoint, which does not say; by default hashed for the
+            preset tiny and qwen_clip for the others.
 
     Raises:
         UserError: nothing there that can be read, or it fits no preset.
@@ -119,7 +120,7 @@ def load_model(path: str | Path, text_encoder: str = "qwen_clip") -> TrainedMode
     return TrainedModel(generator.eval(), representation(provenance.representation), provenance)
 
 
-def _load_released_model(path: Path, text_encoder: str) -> TrainedModel:
+def _load_released_model(path: Path, text_encoder: str | None) -> TrainedModel:
     released = load_released(path)
     width = released.state["motion_transformer.input_encoder.weight"].shape[0]
     for name in PRESETS:
@@ -130,5 +131,6 @@ def _load_released_model(path: Path, text_encoder: str) -> TrainedModel:
         raise UserError(f"{path}: width {width} is of no preset; known presets: {', '.join(PRESETS)}")
     generator = MotionGenerator(config)
     load_into(generator, released.state, source=str(path))
-    provenance = Provenance(asdict(config), "hymotion-201", 30.0, text_encoder, name, released.global_step, str(path))
+    encoder = text_encoder or ("hashed" if name == "tiny" else "qwen_clip")
+    provenance = Provenance(asdict(config), "hymotion-201", 30.0, encoder, name, released.global_step, str(path))
     return TrainedModel(generator.eval(), representation("hymotion-201"), provenance)
