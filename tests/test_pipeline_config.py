@@ -37,7 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         ({"pipeline": {"stages": 2}}, 2, "key pipeline is not supported: stages are hymotion.parallel.pipeline"),
         ({"hymotion__pipeline__mode": "sideways"}, 2, "hymotion.pipeline.mode = 'sideways'"),
         ({"hymotion__pipeline__blance": "cost"}, 2, "did you mean balance"),
-        ({}, 3, "start a multiple of 2 processes"),
+        ({}, 3, "start a multiple of 2, such as"),
     ],
 )
 def test_refusals(changes: dict[str, Any], ranks: int, message: str) -> None:
