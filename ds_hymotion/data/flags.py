@@ -161,7 +161,7 @@ class PrepareArguments(EncoderFlags):
         Raises:
             UserError: such a flag.
         """
-        kept = {"out", "seed", "check_against", "actions", "action_types", "action_names", "actions_from"}
+        kept = {"out", "seed", "workers", "check_against", "actions", "action_types", "action_names", "actions_from"}
         for one in fields(self):
             default = one.default if one.default_factory is MISSING else one.default_factory()
             if one.name not in kept and getattr(self, one.name) != default:

@@ -109,14 +109,14 @@ def draw_points(found: Sorted, path: Path) -> None:
         pictures.append(("label", [label or _NO_LABEL for label in found.labels], [*known, _NO_LABEL]))
     flat = plane(found.points)
     figure, all_axes = pyplot.subplots(1, len(pictures), figsize=(6 * len(pictures), 5), dpi=110, squeeze=False)
-    colours = pyplot.get_cmap("tab20")
+    colours = pyplot.get_cmap("tab10" if len(found.types.names) <= 10 else "tab20")
     for axes, (title, words, legend) in zip(all_axes[0], pictures):
         for number, name in enumerate(legend):
             mine = np.array([word == name for word in words])
             if not mine.any():
                 continue
             place = found.types.names.index(name) if name in found.types.names else len(found.types.names) + number
-            colour = "lightgrey" if name == _NO_LABEL else colours(place % 20)
+            colour = "lightgrey" if name == _NO_LABEL else colours(place % colours.N)
             axes.scatter(flat[mine, 0], flat[mine, 1], s=9, color=colour, label=f"{name} ({int(mine.sum())})")
         axes.set(title=f"by {title}", xlabel="first component", ylabel="second component")
         axes.legend(fontsize=7)

@@ -23,8 +23,9 @@ _VERBS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("MANIPULATION", (
         r"push\w*", r"pull\w*", r"shov\w*", r"drag\w*", r"carr(?:y|ies|ied|ying)", r"throw\w*", r"hurl\w*", r"toss\w*",
         r"catch\w*", r"grab\w*", r"grasp\w*", r"reach\w*", r"pick\w*", "put(?:s|ting)?", "(?:open|clos)(?:s|es|ing)",
-        "(?:plac(?:es?|ing)|lift(?:s|ing)?) (?:an?|something)", "wip(?:es?|ing)", r"clean\w*", r"wash\w*",
-        "hold(?:s|ing)? (?:an?|something)(?! crouch| squat| pose)", r"pour\w*", r"stir\w*", r"drink\w*", "eat(?:s|ing)", r"cook\w*", "typ(?:es|ing)", "writ(?:es|ing)",
+        "(?:plac(?:es?|ing)|lift(?:s|ing)?) (?:an?|something)", "hold(?:s|ing)? (?:an?|something)(?! crouch| squat)",
+        "wip(?:es?|ing)", r"clean\w*", r"wash\w*", r"pour\w*", r"stir\w*", r"drink\w*", "eat(?:s|ing)", r"cook\w*",
+        "typ(?:es|ing)", "writ(?:es|ing)",
         r"dial\w*", "object", "box", "load", "ball", "high shelf", r"stretch\w* out the \w+ arm in front",
         r"extends? the \w+ hand forward",
     )),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from sklearn.covariance import ledoit_wolf
 from torch import Tensor
 from torch.nn import functional
 
+from ds_hymotion.data.actions.network import one_thread
 from ds_hymotion.data.actions.types import ActionTypes, CaptionCentroids
 from ds_hymotion.data.corpus import TEXT, Corpus, Sample
 from ds_hymotion.errors import UserError
+from ds_hymotion.randomness import generator
 from ds_hymotion.text.cache import INDEX, TextCache
 from ds_hymotion.text.encoder import TextEncoder
 
-_PART = 1024
+MOST_CAPTIONS = 20_000
+"""So many drawn captions of an encoder at most; they are held in memory."""
 
 
 def action_of_prompt(types: ActionTypes, prompt: str, encoder: TextEncoder | None, action: str | None = None) -> int:
@@ -39,25 +44,25 @@ def action_of_prompt(types: ActionTypes, prompt: str, encoder: TextEncoder | Non
 
 
 def nearest_type(centroids: CaptionCentroids, pooled: Tensor) -> int:
-    """The type whose captions' mean has the smallest angle to a pooled vector [V], both from the mean of all captions.
+    """The type whose captions' mean is nearest to a pooled vector [V].
 
     Raises:
         UserError: the vector has another width.
     """
-    means = centroids.means.double()
-    if tuple(pooled.shape) != tuple(means.shape[1:]):
+    width = centroids.directions.shape[1]
+    if tuple(pooled.shape) != (width,):
         raise UserError(
-            f"the action types hold captions {means.shape[1]} wide, the text encoder gives {tuple(pooled.shape)}: "
-            "use the encoder settings of the corpus, or name the type with --action"
+            f"the action types hold captions {width} wide, the text encoder gives {tuple(pooled.shape)}: use the "
+            "encoder settings of the corpus, or name the type with --action"
         )
-    counts = centroids.counts.double()
-    middle = (means * counts[:, None]).sum(dim=0) / counts.sum().clamp(min=1)
     vector = functional.normalize(pooled.detach().cpu().double(), dim=0)
-    likeness = functional.normalize(means - middle, dim=1) @ functional.normalize(vector - middle, dim=0)
-    return int(torch.where(centroids.counts > 0, likeness, -torch.inf).argmax())
+    nearness = (centroids.directions.double() * vector).sum(dim=1) + centroids.offsets.double()
+    return int(torch.where(centroids.counts > 0, nearness, -torch.inf).argmax())
 
 
-def caption_centroids(corpus: Corpus, samples: list[Sample], ids: list[int], types: int) -> dict[str, CaptionCentroids]:
+def caption_centroids(
+    corpus: Corpus, samples: list[Sample], ids: list[int], types: int, seed: int = 0
+) -> dict[str, CaptionCentroids]:
     """Centroids of the samples' captions by text encoder, as far as the corpus has their features.
 
     Every pooled vector counts with length 1, captions that several samples share as often as they occur.
@@ -66,15 +71,29 @@ def caption_centroids(corpus: Corpus, samples: list[Sample], ids: list[int], typ
     for index in sorted((corpus.folder / TEXT).glob(f"*/{INDEX}")):
         cache = TextCache(index.parent)
         texts = [(c.text, place) for s, place in zip(samples, ids, strict=True) for c in s.captions if c.text in cache]
-        if not texts:
-            continue
-        sums = torch.zeros(types, cache.pooled_dim, dtype=torch.float64)
-        counts = torch.zeros(types, dtype=torch.int64)
-        for start in range(0, len(texts), _PART):
-            part = texts[start : start + _PART]
-            places = torch.tensor([place for _, place in part])
-            pooled = cache.pooled([text for text, _ in part]).double()
-            sums.index_add_(0, places, functional.normalize(pooled, dim=1))
-            counts.index_add_(0, places, torch.ones_like(places))
-        found[index.parent.name] = CaptionCentroids((sums / counts.clamp(min=1)[:, None]).float(), counts)
+        if len(texts) > MOST_CAPTIONS:
+            order = torch.randperm(len(texts), generator=generator(seed, "action captions"))[:MOST_CAPTIONS]
+            texts = [texts[place] for place in sorted(order.tolist())]
+        if texts:
+            pooled = cache.pooled([text for text, _ in texts])
+            found[index.parent.name] = centroids_of(pooled, torch.tensor([place for _, place in texts]), types)
     return found
+
+
+def centroids_of(pooled: Tensor, places: Tensor, types: int) -> CaptionCentroids:
+    """Centroids of pooled vectors [N, V] of types ``places`` [N].
+
+    Distances are in the spread of captions within a type (Mahalanobis), whose covariance is shrunk after Ledoit and
+    Wolf (2004): what all captions share, such as "a person", counts for little.
+    """
+    vectors = functional.normalize(pooled.double(), dim=1)
+    counts = torch.bincount(places, minlength=types)
+    sums = torch.zeros(types, vectors.shape[1], dtype=torch.float64).index_add_(0, places, vectors)
+    means = sums / counts.clamp(min=1)[:, None]
+    with one_thread():
+        covariance = ledoit_wolf((vectors - means[places]).numpy(), assume_centered=True)[0]
+        spread = float(np.trace(covariance)) / len(covariance)
+        covariance += (1e-3 * spread if spread > 1e-9 else 1.0) * np.eye(len(covariance))
+        directions = torch.from_numpy(np.linalg.solve(covariance, means.numpy().T).T)
+    offsets = -0.5 * (directions * means).sum(dim=1)
+    return CaptionCentroids(directions.float().contiguous(), offsets.float(), counts)

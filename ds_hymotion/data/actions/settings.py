@@ -26,6 +26,7 @@ class ActionSettings:
         names: their names; None for the six of :data:`ACTION_TYPES`.
         seed: of drawing, training and clustering.
         router: a corpus whose router sorts this one too; nothing is trained then.
+        steps: of the network's training; None for as many as the corpus's size asks for.
         sources: which of :data:`SOURCES` labels may come from.
 
     Raises:
@@ -37,6 +38,7 @@ class ActionSettings:
     names: tuple[str, ...] | None = None
     seed: int = 0
     router: Path | None = None
+    steps: int | None = None
     sources: tuple[str, ...] = SOURCES
     progress: bool = False
 

@@ -88,7 +88,7 @@ def _by_labels(corpus: Corpus, settings: ActionSettings) -> Sorted:
             "all, or give --actions supervised"
         )
     ids = [names.index(label) for label in labels if label is not None]
-    return Sorted(_types(corpus, names, ids, "labels", None), None, labels, names)
+    return Sorted(_types(corpus, names, ids, "labels", None, settings.seed), None, labels, names)
 
 
 def _by_router(corpus: Corpus, settings: ActionSettings) -> Sorted:
@@ -99,7 +99,7 @@ def _by_router(corpus: Corpus, settings: ActionSettings) -> Sorted:
     points = taken.router.points(corpus, _bar(corpus.samples, settings))
     ids = nearest(points, taken.router.centres).tolist()
     labels = tuple(label_of(sample, taken.names, settings.sources) for sample in corpus.samples)
-    types = _types(corpus, taken.names, ids, taken.mode, taken.router)
+    types = _types(corpus, taken.names, ids, taken.mode, taken.router, settings.seed)
     return Sorted(types, points, labels, tuple(name for name in taken.names if name in labels))
 
 
@@ -121,7 +121,7 @@ def _trained(corpus: Corpus, settings: ActionSettings, say: Callable[[str], None
         owner = [labels[sample.index] for sample, clip in zip(drawn, clips, strict=True) for _ in clip]
         targets, weights = _targets(stretches, owner if guided else [None] * len(owner), names)
         scale = Scale.of(stretches)
-        steps = steps_for(len(stretches))
+        steps = settings.steps or steps_for(len(stretches))
         network = train_network(stretches, targets, weights, scale, settings.seed, steps, settings.progress)
         points = embed(network, scale, corpus, _bar(corpus.samples, settings))
         rows = [sample.index for sample in train]
@@ -135,7 +135,7 @@ def _trained(corpus: Corpus, settings: ActionSettings, say: Callable[[str], None
             named=settings.names is not None,
         )
     router = Router(network, scale, made.centres)
-    types = _types(corpus, made.names, nearest(points, made.centres).tolist(), mode, router)
+    types = _types(corpus, made.names, nearest(points, made.centres).tolist(), mode, router, settings.seed)
     return Sorted(types, points, labels, made.matched)
 
 
@@ -179,9 +179,11 @@ def _targets(stretches: Sequence[Tensor], labels: Sequence[str | None], names: S
     return torch.cat([targets, wanted], dim=1), torch.cat([weights, counts[:, None].expand_as(wanted)], dim=1)
 
 
-def _types(corpus: Corpus, names: tuple[str, ...], ids: list[int], mode: str, router: Router | None) -> ActionTypes:
+def _types(
+    corpus: Corpus, names: tuple[str, ...], ids: list[int], mode: str, router: Router | None, seed: int
+) -> ActionTypes:
     train = corpus.split("train")
-    captions = caption_centroids(corpus, train, [ids[sample.index] for sample in train], len(names))
+    captions = caption_centroids(corpus, train, [ids[sample.index] for sample in train], len(names), seed)
     return ActionTypes(names, tuple(ids), mode, samples_digest(corpus.samples), router, captions)
 
 

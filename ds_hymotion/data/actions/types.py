@@ -27,14 +27,23 @@ FORMAT = "ds_hymotion.actions"
 VERSION = 1
 _MOST_COORDINATES = 256
 _KEY = "ds_hymotion"
-_CENTROIDS, _COUNTS, _NETWORK = "captions.", "caption_counts.", "network."
+_CAPTIONS, _NETWORK = "captions.", "network."
 
 
 @dataclass(frozen=True)
 class CaptionCentroids:
-    """Where the captions of every type lie in an encoder's pooled space: means [k, V] and how many captions [k]."""
+    """Where the captions of every type lie in an encoder's pooled space, for vectors of length 1.
 
-    means: Tensor
+    The squared distance of a vector v [V] to type k is a constant of v, less twice ``directions[k] @ v + offsets[k]``.
+
+    Attributes:
+        directions: [k, V] float32.
+        offsets: [k] float32.
+        counts: [k] int64, captions of every type; a type without any is never the nearest.
+    """
+
+    directions: Tensor
+    offsets: Tensor
     counts: Tensor
 
 
@@ -99,7 +108,7 @@ class ActionTypes:
             state = self.router.network.state_dict()
             tensors.update({_NETWORK + name: tensor.detach() for name, tensor in state.items()})
         for name, centroids in self.captions.items():
-            tensors[_CENTROIDS + name], tensors[_COUNTS + name] = centroids.means, centroids.counts
+            tensors.update({f"{_CAPTIONS}{name}.{part}": tensor for part, tensor in vars(centroids).items()})
         header = {
             "format": FORMAT,
             "version": VERSION,
@@ -159,11 +168,12 @@ def _parse(handle: Any) -> ActionTypes:
     router = None if mode == "labels" else _router(handle, known, len(names))
     captions = {}
     for encoder in header["encoders"]:
-        means = _tensor(handle, known, f"{_CENTROIDS}{encoder}", (len(names), None))
-        counts = _tensor(handle, known, f"{_COUNTS}{encoder}", (len(names),), torch.int64)
-        if int(counts.min()) < 0 or means.shape[1] < 1:
+        directions = _tensor(handle, known, f"{_CAPTIONS}{encoder}.directions", (len(names), None))
+        offsets = _tensor(handle, known, f"{_CAPTIONS}{encoder}.offsets", (len(names),))
+        counts = _tensor(handle, known, f"{_CAPTIONS}{encoder}.counts", (len(names),), torch.int64)
+        if int(counts.min()) < 0 or directions.shape[1] < 1:
             raise ValueError(f"captions of {encoder!r} without width or of negative count")
-        captions[str(encoder)] = CaptionCentroids(means, counts)
+        captions[str(encoder)] = CaptionCentroids(directions, offsets, counts)
     return ActionTypes(names, tuple(ids.tolist()), mode, header["samples"], router, captions)
 
 
