@@ -280,6 +280,10 @@ def test_the_command_sorts_a_finished_corpus(
     assert [row["name"] for row in report["types"]] == list(types.names)
     assert [row["clips"] for row in report["types"]] == [types.ids.count(number) for number in range(6)]
     assert sum(map(sum, report["confusion"].values())) == 36 and set(report["confusion"]) == set(ACTION_TYPES)
+    diagonal = sum(counts[types.names.index(label)] for label, counts in report["confusion"].items())
+    named = report["named_as_labelled"]
+    splits = {split: len(Corpus.open(copy).split(split)) for split in named}
+    assert sum(share * splits[split] for split, share in named.items() if share is not None) == pytest.approx(diagonal)
     assert report["adjusted_rand"]["train"] > 0.5 and 0 < report["silhouette"] <= 1
     assert report["prompts"]["hashed"]["train"] > 0.5
     assert (copy / ACTION_PICTURE).stat().st_size > 5000

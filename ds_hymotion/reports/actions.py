@@ -45,7 +45,9 @@ def sort_with_report(folder: Path, settings: ActionSettings, say: Callable[[str]
 
 
 def action_report(corpus: Corpus, found: Sorted, seed: int = 0) -> dict[str, Any]:
-    """The report as JSON. ``adjusted_rand`` and ``prompts`` are given per split, where labels or captions allow."""
+    """The report as JSON. ``adjusted_rand``, ``named_as_labelled`` (the share of labelled clips whose type has
+    their label's name) and ``prompts`` are given per split, where labels or captions allow.
+    """
     types, ids = found.types, np.array(found.types.ids)
     rows = []
     for number, name in enumerate(types.names):
@@ -61,6 +63,7 @@ def action_report(corpus: Corpus, found: Sorted, seed: int = 0) -> dict[str, Any
         "labelled": sum(label is not None for label in found.labels),
         "confusion": _confusion(found),
         "adjusted_rand": {split: _agreement(corpus, found, split) for split in SPLITS},
+        "named_as_labelled": {split: _named(corpus, found, split) for split in SPLITS},
         "silhouette": _silhouette(found.points, ids, seed),
         "prompts": {encoder: _prompts(corpus, found, encoder) for encoder in types.captions},
     }
@@ -85,6 +88,9 @@ def action_table(report: dict[str, Any]) -> str:
     parts = [report["mode"]]
     if report["mode"] != "labels" and agreements:
         parts.append(f"adjusted Rand index against {report['labelled']:,} labels: {', '.join(agreements)}")
+        shares = report["named_as_labelled"].items()
+        right = ", ".join(f"{split} {100 * share:.0f} %" for split, share in shares if share is not None)
+        parts.append(f"named as labelled: {right}")
     if report["silhouette"] is not None:
         parts.append(f"silhouette {report['silhouette']:.2f}")
     lines.append("; ".join(parts))
@@ -153,6 +159,12 @@ def _agreement(corpus: Corpus, found: Sorted, split: str) -> float | None:
     pairs = [(found.labels[sample.index], found.types.id_of(sample)) for sample in corpus.split(split)]
     known = [(label, number) for label, number in pairs if label is not None]
     return float(adjusted_rand_score(*zip(*known))) if len(known) > 1 else None
+
+
+def _named(corpus: Corpus, found: Sorted, split: str) -> float | None:
+    known = [sample for sample in corpus.split(split) if found.labels[sample.index] is not None]
+    right = sum(found.types.name_of(sample) == found.labels[sample.index] for sample in known)
+    return right / len(known) if known else None
 
 
 def _silhouette(points: NDArray[np.float32] | None, ids: NDArray[np.int64], seed: int) -> float | None:
