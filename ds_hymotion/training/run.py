@@ -246,7 +246,7 @@ class TrainingRun:
                 elif due or stopping or self.step == training.max_steps:
                     log.say(f"step {self.step}: saved {self._save()}")
                     if drift := self.engine.replica_difference():
-                        log.say(f"warning: weights that all tensor ranks hold differ by {drift:.1e} in their sums")
+                        log.say(f"warning: weights that several ranks hold alike differ by {drift:.1e} in their sums")
                 if stopping:
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
                     break
@@ -322,7 +322,7 @@ class TrainingRun:
             assert_synced(self.mesh, self.engine.parameters, f"step {self.step}")
             if drift := self.engine.replica_difference():
                 raise OutOfSync(
-                    f"step {self.step}: weights that all tensor ranks hold differ by {drift:.1e} in their sums; go "
+                    f"step {self.step}: weights that several ranks hold alike differ by {drift:.1e} in their sums; go "
                     "back to the last checkpoint with --resume"
                 )
 
