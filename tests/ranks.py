@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -14,14 +15,22 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 JOB_SECONDS = 120.0
+MOST_THREADS = 100
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _threads(process: subprocess.Popen[bytes]) -> int:
+    """Threads of a rank process: DeepSpeed keeps some process groups, and gloo's threads with them, for good."""
+    return psutil.Process(process.pid).num_threads() if process.poll() is None else 0
 
 
 class RankPool:
@@ -59,6 +68,10 @@ class RankPool:
         return [pickle.loads(value) for _, value in results]
 
     def _grow(self, world: int) -> None:
+        for worn in [entry for entry in self._workers if _threads(entry[0]) > MOST_THREADS]:
+            worn[1].close()
+            worn[0].kill()
+            worn[0].wait()
         self._workers = [entry for entry in self._workers if entry[0].poll() is None]
         with Listener(("127.0.0.1", 0)) as listener:
             starting = []
@@ -107,6 +120,7 @@ def _serve(port: int) -> None:
                 function = getattr(function, part)
             connection.send(("value", pickle.dumps(function(*pickle.loads(arguments)))))
             dist.barrier()
+            gc.collect()  # engines are cycles, and keep their groups with all threads
             groups._release_process_group_references()
             dist.destroy_process_group()
             deepspeed.comm.comm.cdb = None
