@@ -118,12 +118,13 @@ def _serve(port: int) -> None:
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            connection.send(("value", pickle.dumps(function(*pickle.loads(arguments)))))
+            value = pickle.dumps(function(*pickle.loads(arguments)))
             dist.barrier()
             gc.collect()  # engines are cycles, and keep their groups with all threads
             groups._release_process_group_references()
             dist.destroy_process_group()
             deepspeed.comm.comm.cdb = None
+            connection.send(("value", value))  # last: from here on this process may be replaced
         except BaseException:
             import traceback
 
