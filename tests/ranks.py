@@ -59,8 +59,11 @@ class RankPool:
             try:
                 results.append(connection.recv())
             except (EOFError, ConnectionError):
+                process.wait(10)
                 self.close()
-                raise AssertionError(f"rank {rank} of {world} died or hung in {function.__qualname__}") from None
+                raise AssertionError(
+                    f"rank {rank} of {world} died or hung in {function.__qualname__} ({process.returncode})"
+                ) from None
         problems = [f"rank {rank}:\n{text}" for rank, (kind, text) in enumerate(results) if kind == "error"]
         if problems:
             self.close()
@@ -74,13 +77,11 @@ class RankPool:
             worn[0].wait()
         self._workers = [entry for entry in self._workers if entry[0].poll() is None]
         with Listener(("127.0.0.1", 0)) as listener:
-            starting = []
-            while len(self._workers) + len(starting) < world:
+            while len(self._workers) < world:
                 environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
                 command = [sys.executable, "-m", "tests.ranks", str(listener.address[1])]
-                starting.append(subprocess.Popen(command, cwd=ROOT, env=environment))
-            for process in starting:
-                self._workers.append((process, listener.accept()))
+                process = subprocess.Popen(command, cwd=ROOT, env=environment)
+                self._workers.append((process, listener.accept()))  # one by one: a connection must be its process's
 
     def close(self) -> None:
         for process, connection in self._workers:
