@@ -13,7 +13,7 @@ from ds_hymotion.config import FlowSection
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_position_sum
 from ds_hymotion.flow.matching import interpolate, predicted_data
-from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator
 from ds_hymotion.motion.representation import Representation
 from ds_hymotion.text.encoder import TextFeatures
 from ds_hymotion.text.live import TextTower
@@ -48,6 +48,18 @@ class Targets(NamedTuple):
     def of(cls, batch: Batch) -> Targets:
         """The batch without its conditions."""
         return cls(batch.motion, batch.noise, batch.t, batch.lengths)
+
+
+def noised_inputs(batch: Batch, text: TextFeatures | None = None, clean_states: bool = False) -> GeneratorInputs:
+    """The noised motion of a batch with its conditions, of ``text`` where the batch itself has none.
+
+    With ``clean_states``, states between chunks are made of the motions without noise.
+    """
+    if text is None:
+        text = TextFeatures(batch.text, batch.text_lengths, batch.pooled)
+    x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
+    conditions = (text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
+    return GeneratorInputs(x_t, batch.lengths, *conditions, batch.motion if clean_states else None)
 
 
 class BodyLosses:
@@ -111,11 +123,8 @@ class FlowObjective(nn.Module):
         self.share = share or ChannelShare(torch.ones(len(body.mean)))
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
-        text = self._text(batch)
-        inputs = [x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop]
-        clean = [batch.motion] if self.generator.config.clean_states else []
-        prediction = self.generator(*inputs, *clean)
+        inputs = noised_inputs(batch, self._text(batch), self.generator.config.clean_states)
+        prediction = self.generator(*inputs.given)
         return self.measure(prediction, Targets.of(batch), valid_frames)
 
     def measure(self, prediction: torch.Tensor, batch: Targets, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,9 +140,9 @@ class FlowObjective(nn.Module):
         parts = torch.cat([sums, position.view(1), foot.view(1)])
         return self.total(parts, valid_frames), parts.detach()
 
-    def _text(self, batch: Batch) -> TextFeatures:
+    def _text(self, batch: Batch) -> TextFeatures | None:
         if self.text_tower is None:
-            return TextFeatures(batch.text, batch.text_lengths, batch.pooled)
+            return None
         assert batch.captions is not None
         return self.text_tower(batch.captions)
 
