@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -35,15 +36,17 @@ def checkpoint_folders(run: Path) -> list[Path]:
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """The newest intact checkpoint of a run, which ``latest`` names unless it was damaged since.
+    """The newest intact checkpoint of a run: what ``latest`` names, or, with a warning, one before a damaged one.
 
     Raises:
         UserError: the run has none.
     """
-    problems = []
+    problems: list[str] = []
     for folder in reversed(checkpoint_folders(run)):
         problem = damage(folder)
         if problem is None:
+            if problems:
+                logging.warning("%s; the newest intact checkpoint is %s", "; ".join(problems), folder)
             return folder
         problems.append(problem)
     found = f" ({'; '.join(problems)})" if problems else ""
