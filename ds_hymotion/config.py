@@ -188,6 +188,14 @@ class GradientSyncSection(Section):
     others_every: int = Field(
         1, ge=1, description="the other parameters are averaged and stepped every so many steps; 1 = every step"
     )
+    others_lr_factor: float = Field(
+        1.0,
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+        description="learning-rate factor of the parameters that wait: they take fewer steps, which others_every "
+        "itself makes up for under Adam",
+    )
     frozen: list[str] = Field([], description="parameter groups or name patterns that are not trained and never travel")
     check_steps: int = Field(
         0, ge=0, description="steps between checks that all data ranks hold bit-identical weights; 0 = never"

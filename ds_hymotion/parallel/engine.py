@@ -73,6 +73,7 @@ class DataEngine:
         self.sync = GradientSync(self.engine, always, deferred, every, self.traffic, names)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
+        self._deferred_factor = config.hymotion.gradient_sync.others_lr_factor
         self._plain_norm = float("nan")
         if deferred:
             # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
@@ -135,8 +136,11 @@ class DataEngine:
 
     def begin_step(self, step: int, rate_factor: float) -> None:
         """Set the learning rate of optimizer step ``step``, and whether the deferred gradients take part in it."""
-        for group in self.engine.basic_optimizer.param_groups:
+        groups = self.engine.basic_optimizer.param_groups
+        for group in groups:
             group["lr"] = self.full_rate * rate_factor
+        if self.sync.deferred:
+            groups[-1]["lr"] *= self._deferred_factor
         self.sync.begin(step)
 
     def _norm_without_zero(self) -> float:
