@@ -11,6 +11,7 @@ from torch import nn
 
 from ds_hymotion.config import FlowSection
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.flow.expert_sums import ExpertSums
 from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_position_sum
 from ds_hymotion.flow.matching import interpolate, predicted_data
 from ds_hymotion.model.generator import MotionGenerator
@@ -109,13 +110,19 @@ class FlowObjective(nn.Module):
         self.flow = flow
         self.body = body
         self.share = share or ChannelShare(torch.ones(len(body.mean)))
+        experts = len(generator.config.expert_names)
+        self.expert_sums = ExpertSums(experts, flow.loss, self.share.weights) if experts else None
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
         x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
         text = self._text(batch)
         inputs = [x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop]
         clean = [batch.motion] if self.generator.config.clean_states else []
-        prediction = self.generator(*inputs, *clean)
+        expert = [batch.experts] if self.generator.config.expert_names else []
+        prediction = self.generator(*inputs, *clean, *expert)
+        if self.expert_sums is not None and self.training:
+            target = interpolate(batch.motion, batch.noise, batch.t)[1]
+            self.expert_sums.add(prediction, target, batch.lengths, batch.experts)
         return self.measure(prediction, Targets.of(batch), valid_frames)
 
     def measure(self, prediction: torch.Tensor, batch: Targets, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:

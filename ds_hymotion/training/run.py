@@ -15,16 +15,19 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, BatchMaker
 from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.fingerprint import difference, fingerprint
 from ds_hymotion.data.mixture import Mixture
-from ds_hymotion.data.plan import Layout, Planner, Position, Step
+from ds_hymotion.data.plan import Planner, Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.formats.tensors import write_json
+from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.released import write_released
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
@@ -33,6 +36,7 @@ from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.evaluation import Evaluation
+from ds_hymotion.training.expert_log import ExpertLog
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
 from ds_hymotion.training.memory import MemoryWatch
@@ -43,6 +47,7 @@ from ds_hymotion.training.network import (
     network_config,
     stage_plan,
 )
+from ds_hymotion.training.plan import expert_plan, run_planner
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
@@ -89,6 +94,10 @@ class TrainingRun:
             checkpoint = Path(mesh.agree(str(mesh.on_first(lambda: newest_checkpoint(resume)))))
         self.stages = stage_plan(config, self.model_config, corpus)
         held = None if mesh.pipe_size == 1 else lambda name: self.stages.holds(mesh.pipe_rank, name)
+        experts = self.settings.experts
+        if experts.size > 1:
+            own = owned_experts(mesh.data_rank, experts.number, experts.size)
+            held = lambda name: expert_of(name) in (None, *own)  # noqa: E731
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
@@ -104,6 +113,9 @@ class TrainingRun:
             self.untrained[name] = mesh.bring_to_first(here, parameter.shape, self.stages.stage_of(name)).cpu()
         self.engine = self._engine(generator)
         self.values = StepValues(self.engine, self.maker, self.joints)
+        self.experts = (
+            ExpertLog(self.engine, self.planner, experts, self.planner.buckets.frames) if experts.number else None
+        )
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
@@ -129,30 +141,15 @@ class TrainingRun:
             self._resume(checkpoint)
 
     def _plan(self) -> tuple[Planner, BatchMaker]:
-        data, flow, training = self.settings.data, self.settings.flow, self.settings.training
+        data = self.settings.data
         samples = self.mixture.samples
-        layout = Layout(
-            ranks=self.mesh.data_size,
-            accumulation=self.config.deepspeed["gradient_accumulation_steps"],
-            clips=0 if data.frames_per_gpu else self.config.deepspeed["train_micro_batch_size_per_gpu"],
-            frames=data.frames_per_gpu,
-        )
         buckets = BucketSettings(tuple(data.bucket_bounds), data.short)
         if buckets.canvas > self.model_config.text_position:
             raise UserError(
                 f"hymotion.data.bucket_bounds ends at {buckets.canvas}, beyond hymotion.model.text_position = "
                 f"{self.model_config.text_position}; use at most {self.model_config.text_position}"
             )
-        planner = Planner(
-            [sample.frames for sample in samples],
-            buckets,
-            layout,
-            training.seed,
-            flow.timesteps_per_sample,
-            data.length_jitter,
-            data.bucket_lr_factors,
-            self.mixture.rations,
-        )
+        planner = run_planner(self.config, samples, buckets, self.mixture.rations)
         return planner, self._maker(samples, buckets.canvas)
 
     def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
@@ -173,6 +170,7 @@ class TrainingRun:
             flow.condition_drop,
             self.settings.training.seed,
             canvas,
+            expert_ids(samples, self.settings.experts.types),
         )
 
     def _evaluation(self) -> Evaluation | None:
@@ -186,12 +184,18 @@ class TrainingRun:
                 "hymotion.evaluation.split to train (other noise) or eval_steps to 0"
             )
         maker = self._maker(list(samples), self.maker.canvas)
-        return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
+        plan = expert_plan(self.settings.experts, samples)
+        return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"], plan)
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
         tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
+        parts, experts = None, self.settings.experts
+        if experts.size > 1:
+            assert isinstance(generator, ExpertGenerator)
+            parts = {name: (0, tuple(value.shape)) for name, value in generator.named_parameters()}
+            generator.keep(owned_experts(self.mesh.data_rank, experts.number, experts.size))
         objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
-        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan)
+        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan, parts)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
@@ -200,6 +204,8 @@ class TrainingRun:
         self.position = Position.from_state(state["position"])
         self._require_same_data(state, checkpoint)
         self.engine.restore_scaler(state["scaler"])
+        if self.experts:
+            self.experts.restore(state["experts"])
         with torch.no_grad():
             for name, value in read_kind(checkpoint, FIXED):
                 if name in self.sync_groups.frozen:
@@ -220,7 +226,7 @@ class TrainingRun:
                 f"{checkpoint}: made with other data: {other}; give the same, start a new run with --init_from "
                 f"{checkpoint.parent.parent}, or go on with the next epoch of the new data by --allow_other_data"
             )
-        self.position = Position(self.position.epoch + 1)
+        self.position = Position(self.position.epoch + 1, first=self.step)
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
@@ -258,7 +264,7 @@ class TrainingRun:
     def _batches(self, prefetcher: ThreadPoolExecutor) -> Iterator[tuple[Step, list[Batch]]]:
         """Planned steps with this rank's batches, the next step's made while the current one computes."""
         left = self.settings.training.max_steps - self.step
-        ahead = Position(self.position.epoch, list(self.position.segments))
+        ahead = Position(self.position.epoch, list(self.position.segments), self.position.first)
         walk = self.planner.walk(ahead)
         pending = None
         for number in range(left + 1):
@@ -281,9 +287,10 @@ class TrainingRun:
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
         with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+            self.engine.choose(step)
             parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
             if self.average and not self.engine.skipped:
-                self.average.update(self.engine.sync.stepping)
+                self.average.update(self.engine.moved)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
         self.mesh.sum_over_all(votes)
         self.step += 1
@@ -292,9 +299,10 @@ class TrainingRun:
         loss = None
         if logged:
             values = self.values.of(votes[:-1].cpu(), step, factor)
+            values |= self.experts.values() if self.experts else {}
             loss = float(values["loss"])
             log.record(self.step, values)
-        for line in self.memory.lines():
+        for line in [*self.memory.lines(), *(self.experts.count(self.step, step) if self.experts else ())]:
             log.say(line)
         for line in self._newly_unreadable():
             log.warn(line)
@@ -304,7 +312,7 @@ class TrainingRun:
     def _advance(self, step: Step) -> None:
         """Move the saved position behind ``step``: the walk itself runs one step ahead."""
         if step.epoch != self.position.epoch:
-            self.position = Position(step.epoch)
+            self.position = Position(step.epoch, first=self.step - 1)
         self.position.advance(self.planner.layout)
 
     def _newly_unreadable(self) -> list[str]:
@@ -342,6 +350,7 @@ class TrainingRun:
             "scaler": self.engine.scaler_state(),
             "provenance": asdict(self.provenance),
             "fingerprint": self.fingerprint,
+            "experts": self.experts.state() if self.experts else None,
         }
         return self.checkpoint.save(self.step, state)
 
@@ -393,6 +402,8 @@ class TrainingRun:
         )
         if self.engine.stage_table:
             log.say(self.engine.stage_table)
+        if self.experts:
+            log.say(self.experts.table())
         if self.mesh.model_size > 1:
             log.say(self.joints.describe(self.settings.flow))
         if len(self.mixture.parts) > 1 or self.settings.data.repeats > 1:
