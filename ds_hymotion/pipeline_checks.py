@@ -29,6 +29,13 @@ def check_temporal(config: RunConfig) -> None:
             )
     if pipeline.mode != "temporal":
         return
+    for name in ("halo_frames", "state_frames"):
+        if getattr(pipeline, name) > pipeline.chunk_frames:
+            raise UserError(
+                f"{config.name}: hymotion.pipeline.{name} = {getattr(pipeline, name)} is more than chunk_frames = "
+                f"{pipeline.chunk_frames}; use at most that"
+            )
+    accumulated = config.deepspeed.get("data_types", {}).get("grad_accum_dtype") or "fp32"
     chunks = -(-config.hymotion.data.bucket_bounds[-1] // pipeline.chunk_frames)
     refusals = {
         f"hymotion.parallel.model = {config.hymotion.parallel.model}": (config.hymotion.parallel.model > 1, "use 1"),
@@ -39,6 +46,10 @@ def check_temporal(config: RunConfig) -> None:
         f"hymotion.flow.foot_contact_weight = {config.hymotion.flow.foot_contact_weight} on {stages} stages": (
             config.hymotion.flow.foot_contact_weight > 0 and stages > 1,
             "a foot's speed crosses chunks, use 0 or one stage",
+        ),
+        f"data_types.grad_accum_dtype = {accumulated!r} on {stages} stages": (
+            stages > 1 and accumulated not in ("fp32", config.dtype),
+            "use fp32",
         ),
         "fp16.enabled = true": (config.dtype == "fp16" and stages > 1, "use bf16 or fp32"),
         f"hymotion.pipeline.weights = per_stage with hymotion.parallel.pipeline = {stages}": (

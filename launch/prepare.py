@@ -26,10 +26,19 @@ def main() -> None:
         from ds_hymotion.model.released import load_released
 
         reference = Reference.of(load_released(given.check_against).state, given.check_against)
-    if reference is not None and not given.data_dir and given.out:
+    actions = given.action_settings()
+    if actions is not None and not given.data_dir and given.out:
+        given.require_finished_corpus()
+        if reference is not None:
+            check_corpus(Path(given.out), reference)
+    elif reference is not None and not given.data_dir and given.out:
         check_corpus(Path(given.out), reference)
     else:
         prepare(given.preparation(), reference=reference)
+    if actions is not None:
+        from ds_hymotion.reports.actions import sort_with_report
+
+        sort_with_report(Path(given.out), actions)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ class Reference:
             section.flow.condition_drop,
             section.training.seed,
             section.data.bucket_bounds[-1],
-            expert_ids(samples, section.experts.types),
+            expert_ids(samples, section.experts.types, lambda sample: sample.action),
         )
         parts: dict[int | None, list[torch.nn.Parameter]] = {}
         for name, parameter in self.generator.named_parameters():
@@ -124,4 +124,4 @@ def plan_of(settings: dict[str, Any], corpus: Corpus, ranks: int = 1) -> Planner
     samples = corpus.split("train")
     data = config.hymotion.data
     buckets = BucketSettings(tuple(data.bucket_bounds), data.short)
-    return run_planner(config, samples, buckets, ())
+    return run_planner(config, samples, buckets, (), lambda sample: sample.action)

@@ -15,6 +15,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.plan import Row
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.flow.times import draw_time
+from ds_hymotion.model.presets import preset
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.weights import load_weights
 from tests.corpora import random_weights, wavy_corpus
@@ -132,6 +133,8 @@ def test_ranks_without_clips_take_part(ranks: RankPool, corpus: Corpus, weights:
 @pytest.mark.parametrize("kind", ["mse", "smooth_l1"])
 def test_the_loss_does_not_see_padding(corpus: Corpus, kind: str) -> None:
     class Overflowing(torch.nn.Module):
+        config = preset("tiny")
+
         def forward(self, motion: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
             return torch.where(torch.arange(motion.shape[1])[:, None] < 20, motion, torch.inf)
 

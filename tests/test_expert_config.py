@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config import DataSection, RunConfig
+from ds_hymotion.data.actions.types import ActionTypes, samples_digest
 from ds_hymotion.data.expert_ids import expert_ids
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
 from ds_hymotion.training.network import network_config
 from tests.expert_runs import NAMES, expert_corpus, expert_settings
@@ -63,12 +65,20 @@ def test_a_file_alone_may_ask_for_any_size_that_divides_the_experts() -> None:
 
 def test_clips_without_an_expert_are_named(tmp_path: Path) -> None:
     corpus = expert_corpus(tmp_path, [(20, "WALK"), (22, "walk"), (24, "SIT")])
-    assert expert_ids(corpus.samples[:2], NAMES) == [0, 0]
+    assert expert_ids(corpus.samples[:2], NAMES, lambda sample: sample.action) == [0, 0]
     with pytest.raises(UserError, match="'SIT' of 1 clips has no expert; add it to .* WALK, REACH"):
-        expert_ids(corpus.samples, NAMES)
+        expert_ids(corpus.samples, NAMES, lambda sample: sample.action)
     for blocks, expected in ((None, 1), (2, 2)):
         settings = RunConfig(expert_settings(None, NAMES, hymotion__experts__blocks=blocks), "x").hymotion
         network = network_config(settings, corpus)
         assert (network.expert_names, network.expert_blocks) == (tuple(NAMES), expected)
     with pytest.raises(UserError, match="expert_blocks = 3 of 3 layers must be in 1..2"):
         network_config(RunConfig(expert_settings(None, NAMES, hymotion__experts__blocks=3), "x").hymotion, corpus)
+
+
+def test_types_that_a_corpus_was_sorted_into_count_before_given_ones(tmp_path: Path) -> None:
+    corpus = expert_corpus(tmp_path, [(20, "WALK"), (22, "REACH"), (24, "WALK")])
+    mixture = Mixture.open(corpus, DataSection())
+    assert expert_ids(mixture.samples, NAMES, mixture.action_of) == [0, 1, 0]
+    ActionTypes(("REACH", "WALK"), (0, 0, 1), "labels", samples_digest(corpus.samples)).write(corpus.folder)
+    assert expert_ids(mixture.samples, NAMES, mixture.action_of) == [1, 1, 0]

@@ -37,7 +37,21 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
         ({"pipeline": {"stages": 2}}, 2, "key pipeline is not supported: stages are hymotion.parallel.pipeline"),
         ({"hymotion__pipeline__mode": "sideways"}, 2, "hymotion.pipeline.mode = 'sideways'"),
         ({"hymotion__pipeline__blance": "cost"}, 2, "did you mean balance"),
-        ({}, 3, "start a multiple of 2 processes"),
+        ({}, 3, "start a multiple of 2, such as"),
+        (
+            {
+                "hymotion__pipeline": {"mode": "temporal"},
+                "zero_optimization": {"stage": 1},
+                "data_types": {"grad_accum_dtype": "bf16"},
+            },
+            2,
+            "grad_accum_dtype = 'bf16' on 2 stages does not work .* use fp32",
+        ),
+        (
+            {"hymotion__pipeline": {"mode": "temporal", "chunk_frames": 20}},
+            2,
+            "hymotion.pipeline.state_frames = 30 is more than chunk_frames = 20",
+        ),
     ],
 )
 def test_refusals(changes: dict[str, Any], ranks: int, message: str) -> None:

@@ -52,6 +52,6 @@ def test_a_third_of_the_bytes(name: str) -> None:
 def test_both_measurements_run() -> None:
     speed = bucket_speed.run(clips=8, batch=2, rounds=1)
     assert speed[1].value > speed[1].against and speed[2].value < 1e-5
-    rows = {row.figure: row for row in gradient_sync.run(steps=4, seeds=1, clips=12)}
+    rows = {row.figure: row for row in gradient_sync.run(steps=4, seeds=1, ranks=4, clips=24)}
     sent = rows["small network, counted: gradient bytes per step"]
     assert sent.ratio == pytest.approx(0.3233, abs=0.01)

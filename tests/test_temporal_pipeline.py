@@ -56,6 +56,7 @@ def settings(
         weights[kind],
         **{
             "hymotion__training__max_steps": 5,
+            "hymotion__gradient_sync__check_steps": 1,
             "gradient_clipping": 0.05,
             "hymotion__data__bucket_bounds": [40, 80],
             "hymotion__parallel": {"pipeline": stages, "memory_steps": 0},

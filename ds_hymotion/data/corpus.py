@@ -27,6 +27,7 @@ READABLE = (1, 2)
 """Version 1 has no action hints."""
 HEADER, SAMPLES, STATISTICS, REPORT = "corpus.json", "samples.jsonl", "statistics.safetensors", "report.json"
 TEXT = "text"
+ACTION_TYPES_FILE, ACTION_REPORT, ACTION_PICTURE = "actions.safetensors", "actions.json", "actions.png"
 PREPARE_AGAIN = "prepare the corpus again with launch/prepare.py --overwrite"
 
 

@@ -47,7 +47,7 @@ def _of_experts(mixture: Mixture, settings: HymotionSection) -> dict[str, Any]:
     experts = settings.experts
     if not experts.number:
         return {}
-    ids = json.dumps(expert_ids(mixture.samples, experts.types))
+    ids = json.dumps(expert_ids(mixture.samples, experts.types, mixture.action_of))
     phases = [phase.model_dump() for phase in experts.phases]
     return {
         "hymotion.experts.names": list(experts.types),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 
 from ds_hymotion.arguments import flag
+from ds_hymotion.data.actions.settings import AUTO, MODES, ActionSettings
 from ds_hymotion.data.preparation import Preparation
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.amass import OUTLIER_SPEED
@@ -64,7 +65,7 @@ class PrepareArguments(EncoderFlags):
     split_lists: str | None = flag(
         None, "folder with train.txt, val.txt and test.txt that name the clips; not with --split"
     )
-    seed: int = flag(0, "seed of the assignment to splits")
+    seed: int = flag(0, "seed of the assignment to splits, and of sorting into action types")
     actions_file: str | None = flag(None, 'JSON of action types by clip name, such as {"000001": "LOCOMOTION"}')
     rates: list[str] = field(
         default_factory=list,
@@ -78,6 +79,18 @@ class PrepareArguments(EncoderFlags):
     workers: int | None = flag(None, "processes; default: one a core, at most 8; changes no bit of the result")
     strict: bool = flag(False, "stop at the first file or clip that would be left out")
     overwrite: bool = flag(False, "replace a corpus at --out that was made differently; its text features are kept")
+    actions: str | None = flag(
+        None,
+        f"sort the corpus into action types: {', '.join(MODES)}; without a value, supervised where captions, hints or "
+        "--actions_file tell types; without --data_dir, the finished corpus at --out is sorted",
+        nargs="?",
+        const=AUTO,
+    )
+    action_types: int | None = flag(None, "number of action types; 6 unless --action_names gives another number")
+    action_names: list[str] | None = flag(
+        None, "names of the action types, as in captions' verbs, hints or --actions_file", nargs="+"
+    )
+    actions_from: str | None = flag(None, "another corpus whose router sorts this one, instead of a new one")
 
     def preparation(self) -> Preparation:
         """The checked task.
@@ -124,6 +137,35 @@ class PrepareArguments(EncoderFlags):
             strict=self.strict,
             overwrite=self.overwrite,
         )
+
+    def action_settings(self) -> ActionSettings | None:
+        """How to sort into action types; None where that is not asked for.
+
+        Raises:
+            UserError: a wrong flag.
+        """
+        if self.actions is None:
+            for name in ("action_types", "action_names", "actions_from"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"--{name} says how to sort into action types: give --actions too")
+            return None
+        if not self.out:
+            raise UserError("--out is missing; give it, such as --out CORPUS")
+        names = None if self.action_names is None else tuple(self.action_names)
+        router = _path(self.actions_from)
+        return ActionSettings(self.actions, self.action_types, names, self.seed, router, progress=True)
+
+    def require_finished_corpus(self) -> None:
+        """Refuse flags of a preparation where only a finished corpus is to be sorted.
+
+        Raises:
+            UserError: such a flag.
+        """
+        kept = {"out", "seed", "workers", "check_against", "actions", "action_types", "action_names", "actions_from"}
+        for one in fields(self):
+            default = one.default if one.default_factory is MISSING else one.default_factory()
+            if one.name not in kept and getattr(self, one.name) != default:
+                raise UserError(f"--{one.name} is for preparing motions: give --data_dir too, or leave it out")
 
     def _texts(self) -> Path | None:
         if self.texts is None and self.index is not None:

@@ -10,12 +10,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ds_hymotion.data.corpus import FORMAT, HEADER, PREPARE_AGAIN, REPORT, SAMPLES, STATISTICS, TEXT
+from ds_hymotion.data.corpus import (
+    ACTION_PICTURE,
+    ACTION_REPORT,
+    ACTION_TYPES_FILE,
+    FORMAT,
+    HEADER,
+    PREPARE_AGAIN,
+    REPORT,
+    SAMPLES,
+    STATISTICS,
+    TEXT,
+)
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.tensors import TEMPORARY, read_json, remove_temporary_files
 
 PLAN = "plan.json"
-_FILES = ("motion-*.safetensors", "chunk-*.json", SAMPLES, STATISTICS, REPORT, PLAN, HEADER)
+_ACTIONS = (ACTION_TYPES_FILE, ACTION_REPORT, ACTION_PICTURE)
+_FILES = ("motion-*.safetensors", "chunk-*.json", *_ACTIONS, SAMPLES, STATISTICS, REPORT, PLAN, HEADER)
 
 
 def partial_folder(out: Path) -> Path:

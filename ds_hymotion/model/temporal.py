@@ -1,4 +1,4 @@
-"""The network by time: a motion in chunks, and a small state from chunk to chunk that is all they share.
+"""The network by time: a motion in chunks, and a small state from chunk to chunk that is all they see of each other.
 
 The state is made of the network's *input*, so that states run ahead of the heavy computation and all chunks can be
 computed at once; by option of the clean motion, which training knows, and sampling only chunk after chunk. It enters

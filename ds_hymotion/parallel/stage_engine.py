@@ -56,7 +56,7 @@ class StageEngine(PipelineEngine):
         with self.sync.moving():
             if not self.zero_optimization() and not self.bfloat16_enabled():
                 counted = [p.grad for p in self.module.parameters() if p.grad is not None and p.model_parallel]
-                square = torch.nn.utils.get_total_norm(counted).float().square()
+                square = torch.nn.utils.get_total_norm(counted).float().square().to(self.device)
                 torch.distributed.all_reduce(square, group=self.grid.get_model_parallel_group())
                 self.plain_norm = float(square.sqrt())
             super()._take_model_step(lr_kwargs)

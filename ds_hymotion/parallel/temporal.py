@@ -37,6 +37,7 @@ from ds_hymotion.parallel.temporal_schedule import (
     TemporalInference,
     TemporalSchedule,
 )
+from ds_hymotion.parallel.traffic import STAGES
 
 BUCKET = 1 << 24  # numbers per message when stages sum the gradients of weights that they share
 
@@ -233,7 +234,8 @@ class TemporalEngine(StageEngine):
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
             gradients = [parameter.grad for parameter in trained]
-        sum_in_buckets(gradients, self.mesh.pipe_group)
+        with self.sync.traffic.region(STAGES, {"tied": 1}):
+            sum_in_buckets(gradients, self.mesh.pipe_group)
 
     def _take_gradients(self) -> None:
         """BF16_Optimizer keeps sums in fp32; without this it would see the last backward's alone."""

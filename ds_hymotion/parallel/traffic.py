@@ -27,10 +27,11 @@ MESSAGE = {
     "send": 0,
     "isend": 0,
 }
-GRADIENTS, WEIGHTS, CONTROL = "gradients", "weights", "control"
+GRADIENTS, WEIGHTS, STAGES, CONTROL = "gradients", "weights", "stages", "control"
 # What a region of that purpose sends on its own account; anything else in it, such as a norm, is control.
 PURPOSES = {
     GRADIENTS: ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
+    STAGES: ("all_reduce",),
     WEIGHTS: ("all_gather", "all_gather_into_tensor", "all_gather_single", "broadcast"),
 }
 
@@ -40,8 +41,8 @@ class Traffic:
 
     A message's size is the whole tensor's, as handed to the collective: for n ranks, a ring all-reduce sends
     2(n − 1)/n of it over every link and a gather (n − 1)/n. Python objects, which only checkpoints and checks send,
-    are not counted. Gradients and weights travel in the data group, and those of experts that few ranks hold in the
-    group of these; what other groups send is control.
+    are not counted. Gradients and weights travel in the data group, those of experts that few ranks hold in the group
+    of these, sums of tied gradients over pipeline stages; what other groups send is control.
 
     Two places are watched, for the time of the context only: DeepSpeed's backend object, which has references of its
     own to some functions of torch.distributed, and torch.distributed, which this package and that backend call.
@@ -110,8 +111,10 @@ class Traffic:
 
     def summary(self, parameters: int) -> str:
         """A line on the steps counted, against averaging all ``parameters`` in fp32 every step."""
+        stages = _of(self.total, STAGES) / max(1, self.steps)
+        tied = f"; tied gradients summed over stages: {stages / 1e6:.3f} MB per step and rank" if stages else ""
         if not self.steps or not self._several or not _of(self.total, GRADIENTS):
-            return "gradients sent: none, there is one data rank"
+            return f"gradients sent: none, there is one data rank{tied}"
         sent, full = _of(self.total, GRADIENTS) / self.steps, 4.0 * parameters
         groups = ", ".join(
             f"{group} {count / self.steps / 1e6:.3f}"
@@ -121,7 +124,7 @@ class Traffic:
         return (
             f"gradients sent: {sent / 1e6:.3f} MB per step and rank ({groups}), {100 * sent / full:.1f} % of all in "
             f"fp32 every step ({full / 1e6:.3f} MB): {100 * (1 - sent / full):.1f} % saved; weights gathered: "
-            f"{_of(self.total, WEIGHTS) / self.steps / 1e6:.3f} MB"
+            f"{_of(self.total, WEIGHTS) / self.steps / 1e6:.3f} MB{tied}"
         )
 
     def _watch(self, owner: Any, name: str) -> None:
@@ -148,7 +151,7 @@ class Traffic:
             return
         size = _bytes(arguments[MESSAGE[name]])
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        mine = self._data is None or self._data == members
+        mine = self._purpose == STAGES or self._data is None or self._data == members
         if self._experts == members and name in PURPOSES.get(self._purpose, ()):
             self._add(self._purpose, "experts", size)
         elif mine and name in PURPOSES.get(self._purpose, ()):

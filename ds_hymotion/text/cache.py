@@ -85,15 +85,27 @@ class TextCache:
             UserError: a caption is not in the cache.
         """
         tokens, pooled = [], []
-        for caption in captions:
-            found = self._rows.get(_key(caption))
-            if found is None:
-                raise UserError(f"no text features for the caption {caption!r} in {self.folder}: {self._how_to_make()}")
-            shard, row, first, count = found
+        for shard, row, first, count in map(self._place, captions):
             handle = self._files.open(self._shards[shard])
             tokens.append(handle.get_slice("tokens")[first : first + count].to(dtype))
             pooled.append(handle.get_slice("pooled")[row : row + 1].to(dtype))
         return TextFeatures.of_rows(tokens, torch.cat(pooled))
+
+    def pooled(self, captions: Iterable[str]) -> Tensor:
+        """The pooled vectors [N, V] of the captions, fp32; tokens are not read.
+
+        Raises:
+            UserError: a caption is not in the cache.
+        """
+        places = [self._place(caption) for caption in captions]
+        rows = [self._files.open(self._shards[shard]).get_slice("pooled")[row].float() for shard, row, _, _ in places]
+        return torch.stack(rows) if rows else torch.zeros(0, self.pooled_dim)
+
+    def _place(self, caption: str) -> tuple[int, int, int, int]:
+        found = self._rows.get(_key(caption))
+        if found is None:
+            raise UserError(f"no text features for the caption {caption!r} in {self.folder}: {self._how_to_make()}")
+        return found
 
     def lengths(self, captions: Iterable[str]) -> list[int]:
         """True token counts of the captions, which the cache must hold."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ds_hymotion.config import ExpertsSection, RunConfig
 from ds_hymotion.data.buckets import BucketSettings
@@ -14,7 +14,11 @@ from ds_hymotion.data.visits import Ration
 
 
 def run_planner(
-    config: RunConfig, samples: Sequence[Sample], buckets: BucketSettings, rations: Sequence[Ration]
+    config: RunConfig,
+    samples: Sequence[Sample],
+    buckets: BucketSettings,
+    rations: Sequence[Ration],
+    action_of: Callable[[Sample], str | None],
 ) -> Planner:
     """The planner of a run over ``samples``.
 
@@ -39,11 +43,13 @@ def run_planner(
         data.length_jitter,
         data.bucket_lr_factors,
         rations,
-        expert_plan(section.experts, samples),
+        expert_plan(section.experts, samples, action_of),
     )
 
 
-def expert_plan(section: ExpertsSection, samples: Sequence[Sample]) -> ExpertPlan | None:
+def expert_plan(
+    section: ExpertsSection, samples: Sequence[Sample], action_of: Callable[[Sample], str | None]
+) -> ExpertPlan | None:
     """Where experts come into the plan over ``samples``; None without experts."""
     if not section.number:
         return None
@@ -51,4 +57,4 @@ def expert_plan(section: ExpertsSection, samples: Sequence[Sample]) -> ExpertPla
         Phase(phase.until, "trunk" in phase.train, "experts" in phase.train, phase.drop_experts)
         for phase in section.phases
     ]
-    return ExpertPlan(tuple(expert_ids(samples, section.types)), section.number, section.size, tuple(phases))
+    return ExpertPlan(tuple(expert_ids(samples, section.types, action_of)), section.number, section.size, tuple(phases))

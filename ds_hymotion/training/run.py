@@ -149,7 +149,7 @@ class TrainingRun:
                 f"hymotion.data.bucket_bounds ends at {buckets.canvas}, beyond hymotion.model.text_position = "
                 f"{self.model_config.text_position}; use at most {self.model_config.text_position}"
             )
-        planner = run_planner(self.config, samples, buckets, self.mixture.rations)
+        planner = run_planner(self.config, samples, buckets, self.mixture.rations, self.mixture.action_of)
         return planner, self._maker(samples, buckets.canvas)
 
     def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
@@ -170,7 +170,7 @@ class TrainingRun:
             flow.condition_drop,
             self.settings.training.seed,
             canvas,
-            expert_ids(samples, self.settings.experts.types),
+            expert_ids(samples, self.settings.experts.types, self.mixture.action_of),
         )
 
     def _evaluation(self) -> Evaluation | None:
@@ -184,7 +184,7 @@ class TrainingRun:
                 "hymotion.evaluation.split to train (other noise) or eval_steps to 0"
             )
         maker = self._maker(list(samples), self.maker.canvas)
-        plan = expert_plan(self.settings.experts, samples)
+        plan = expert_plan(self.settings.experts, samples, self.mixture.action_of)
         return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"], plan)
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
@@ -252,7 +252,7 @@ class TrainingRun:
                 elif due or stopping or self.step == training.max_steps:
                     log.say(f"step {self.step}: saved {self._save()}")
                     if drift := self.engine.replica_difference():
-                        log.say(f"warning: weights that all tensor ranks hold differ by {drift:.1e} in their sums")
+                        log.say(f"warning: weights that several ranks hold alike differ by {drift:.1e} in their sums")
                 if stopping:
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
                     break
@@ -330,7 +330,7 @@ class TrainingRun:
             assert_synced(self.mesh, self.engine.parameters, f"step {self.step}")
             if drift := self.engine.replica_difference():
                 raise OutOfSync(
-                    f"step {self.step}: weights that all tensor ranks hold differ by {drift:.1e} in their sums; go "
+                    f"step {self.step}: weights that several ranks hold alike differ by {drift:.1e} in their sums; go "
                     "back to the last checkpoint with --resume"
                 )
 

@@ -44,7 +44,7 @@ def start_training(arguments: TrainArguments) -> bool:
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
     mixture = Mixture.open(corpus, config.hymotion.data)
     text_source(config.hymotion.text, mixture, network)
-    expert_ids(mixture.samples, config.hymotion.experts.types)
+    expert_ids(mixture.samples, config.hymotion.experts.types, mixture.action_of)
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
     check_trained(stage_plan(config, network, corpus), groups)

@@ -110,7 +110,7 @@ def _rows(name: str, folder: Path, corpus: Corpus, steps: int) -> list[Row]:
     ratio = 1.0 if name == WHOLE else compute_ratio(model.generator.config, FRAMES[1], TOKENS, CHUNK, int(name))
     rows.append(Row("multiply-adds per real frame against whole motions", ratio, conditions=conditions))
     seconds = float((folder / name / "seconds").read_text())
-    return [*rows, Row("seconds per step", seconds / steps, "s", conditions=conditions)]
+    return [*rows, Row("seconds per step, start and evaluation included", seconds / steps, "s", conditions=conditions)]
 
 
 def _train(_: int, port: int, names: list[str], steps: int, corpus: Path, folder: Path) -> None:

@@ -24,6 +24,7 @@ from ds_hymotion.parallel.mesh import Mesh, free_port
 from ds_hymotion.reports.measuring.row import Row
 from ds_hymotion.reports.measuring.stage_times import Load, batch_of, face_of, in_turn
 
+SUMMED = "tied gradients"
 BY_LAYERS, BY_TIME = "by layers", "by time"
 MICRO_BATCHES, CLIPS, FRAMES, TOKENS = 4, 2, 300, 32
 META = 4 * 256
@@ -52,6 +53,7 @@ def state_bytes(config: ModelConfig, value_bytes: int) -> int:
 
 def table(layers: list[dict[str, int]], times: list[dict[str, int]]) -> list[Row]:
     """Rows from what each of two ranks sent."""
+    states = [{kind: count for kind, count in sent.items() if kind != SUMMED} for sent in times]
     sizes = f"2 stages, {MICRO_BATCHES} micro-batches x {CLIPS} clips x {FRAMES} frames + {TOKENS} text tokens"
     small = {"sizes": sizes, "width": SMALL.feat_dim, "precision": "fp32", "how": "counted"}
     rows = [
@@ -62,26 +64,31 @@ def table(layers: list[dict[str, int]], times: list[dict[str, int]]) -> list[Row
             None if mode == BY_LAYERS else sum(counted.values()),
             conditions=small,
         )
-        for mode, both in ((BY_LAYERS, layers), (BY_TIME, times))
+        for mode, both in ((BY_LAYERS, layers), (BY_TIME, states))
         for direction, sent, counted in zip(("forward", "backward"), both, layers)
     ]
+    title = "tied gradients summed over stages per step and rank"
+    rows.append(Row(title, times[0][SUMMED], "bytes", sum(layers[0].values()), conditions=small))
     for name in ("hy-motion-1.0", "hy-motion-1.0-lite"):
         config = preset(name)
         both = sum(wire_bytes(config, 2).values())
         with torch.device("meta"):
-            gradient = 2 * 2 * sum(parameter.numel() for parameter in MotionGenerator(config).parameters())
+            parameters = sum(parameter.numel() for parameter in MotionGenerator(config).parameters())
+            gradient = 2 * 2 * parameters
         conditions = {"sizes": sizes, "preset": name, "precision": "bf16", "how": "computed"}
         against = {"against": "gradients of two data ranks, all-reduced in 16 bit"}
         title = "between two stages per step {}, both directions"
         rows.append(Row(title.format(BY_LAYERS), both, "bytes", gradient, conditions={**conditions, **against}))
         by_time = 2 * state_bytes(config, 2)
         rows.append(Row(title.format(BY_TIME), by_time, "bytes", both, conditions={**conditions, "against": BY_LAYERS}))
+        summed = "tied gradients summed over stages per step and rank, fp32"
+        rows.append(Row(summed, 4 * parameters, "bytes", both, conditions={**conditions, "against": BY_LAYERS}))
     return rows
 
 
 @contextmanager
-def counting_sends(total: Counter[str]) -> Iterator[None]:
-    """Add the bytes this rank sends to other stages inside to ``total``, by dtype."""
+def counting_sends(total: Counter[str], pipe_group: Any) -> Iterator[None]:
+    """Add the bytes this rank sends to other stages inside to ``total``, by dtype; sums of gradients by themselves."""
     from deepspeed.runtime.pipe import p2p
 
     def watch(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,12 +98,19 @@ def counting_sends(total: Counter[str]) -> Iterator[None]:
 
         return call
 
-    send, isend = p2p.send, torch.distributed.isend
+    send, isend, reduce = p2p.send, torch.distributed.isend, torch.distributed.all_reduce
+
+    def watched_reduce(tensor: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+        if more.get("group") is pipe_group and tensor.is_floating_point() and tensor.numel() > 1:
+            total[SUMMED] += tensor.nbytes
+        return reduce(tensor, *arguments, **more)
+
     p2p.send, torch.distributed.isend = watch(send), watch(isend)
+    torch.distributed.all_reduce = watched_reduce
     try:
         yield
     finally:
-        p2p.send, torch.distributed.isend = send, isend
+        p2p.send, torch.distributed.isend, torch.distributed.all_reduce = send, isend, reduce
 
 
 def count_step(mesh: Mesh, mode: str = BY_LAYERS) -> dict[str, int]:
@@ -105,7 +119,7 @@ def count_step(mesh: Mesh, mode: str = BY_LAYERS) -> dict[str, int]:
     load = Load(config, MICRO_BATCHES, CLIPS, FRAMES, TOKENS)
     face = face_of(load, mesh)
     total: Counter[str] = Counter()
-    with counting_sends(total):
+    with counting_sends(total, mesh.pipe_group):
         face.train_step(0, [batch_of(load) for _ in range(MICRO_BATCHES)], MICRO_BATCHES * CLIPS * FRAMES, 1.0)
     return dict(total)
 

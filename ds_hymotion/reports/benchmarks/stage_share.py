@@ -20,7 +20,7 @@ def run(index: str = "", seed: int = 0) -> list[Row]:
     """Real frames over the frames that all stages compute, on HumanML3D's own lengths, in chunks of 60 frames.
 
     Tied weights pack chunks, so that every stage takes those of any clip; with weights per stage, stage i computes
-    chunk i of every clip of the micro-batch, and nothing where the clip is over, but waits. Micro-batches are those of
+    chunk i of every clip of the micro-batch, an empty one where the clip is over. Micro-batches are those of
     the frame buckets, or of shuffled clips. Options: HumanML3D's index.csv, which is needed, and the seed.
     """
     if not index:

@@ -12,11 +12,15 @@ from ds_hymotion.data.prepare import prepare
 
 
 def builtin_corpus(
-    folder: Path, clips: int, frames: tuple[int, int], split: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    folder: Path,
+    clips: int,
+    frames: tuple[int, int],
+    split: tuple[float, float, float] = (1.0, 0.0, 0.0),
+    seed: int = 0,
 ) -> Corpus:
     """``clips`` built-in motions of ``frames`` frames, shortest and longest, with hashed text features."""
     motions = folder / "motions"
-    write_set(motions, generate_set(clips=clips, seed=0, frames=frames))
+    write_set(motions, generate_set(clips=clips, seed=seed, frames=frames))
     task = Preparation(
         motions / "amass",
         folder / "corpus",

@@ -34,6 +34,7 @@ KINDS = {
     "Backward": "backward",
     "EncodeState": "state",
     "StateBackward": "state",
+    "ReduceStages": "sum",
 }
 Span = tuple[str, float, float]
 
@@ -64,7 +65,7 @@ def timed(kind: type[StageEngine], sleeps: Costs | None) -> type[StageEngine]:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             if sleeps:
-                time.sleep(max(0.0, getattr(sleeps, label) - (time.monotonic() - start)))
+                time.sleep(max(0.0, getattr(sleeps, label, 0.0) - (time.monotonic() - start)))
             self.spans.append((label, start, time.monotonic()))
 
         return call
@@ -133,11 +134,14 @@ def measure(load: Load, mesh: Mesh, steps: int, warm_up: int = 1) -> list[list[l
     return [list(stages) for stages in zip(*every)]
 
 
-def measured_bubble(stages: Sequence[Sequence[Span]]) -> float:
-    """1 − (forward + backward) / (first forward … last backward of all stages), of one step."""
-    heavy = [[span for span in spans if span[0] != "state"] for spans in stages]
+def measured_bubble(stages: Sequence[Sequence[Span]], with_sum: bool = False) -> float:
+    """1 − (forward + backward) / (first forward … last backward of all stages), of one step.
+
+    ``with_sum`` goes on to the end of the sum of tied gradients over stages, where there is one.
+    """
+    heavy = [[span for span in spans if span[0] in ("forward", "backward")] for spans in stages]
     first = min(start for spans in heavy for _, start, _ in spans)
-    last = max(end for spans in heavy for _, _, end in spans)
+    last = max(end for spans in (stages if with_sum else heavy) for _, _, end in spans)
     busy = sum(end - start for spans in heavy for _, start, end in spans)
     return 1 - busy / (len(stages) * (last - first))
 
