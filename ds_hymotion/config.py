@@ -9,9 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
-from ds_hymotion.expert_checks import ACTION_TYPES, check_experts
+from ds_hymotion.expert_checks import check_experts
 from ds_hymotion.mesh_shape import MeshShape
 from ds_hymotion.pipeline_checks import check_pipeline, check_temporal
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.deepspeed_keys import zero_stage
 from ds_hymotion.errors import UserError
 
 if TYPE_CHECKING:
     from ds_hymotion.config import RunConfig
-
-ACTION_TYPES = ("LOCOMOTION", "MANIPULATION", "GESTURE", "POSTURE", "BALANCE", "TRANSITION")
 
 
 def check_experts(config: RunConfig) -> None:

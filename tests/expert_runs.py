@@ -11,9 +11,9 @@ import torch
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import BatchMaker
-from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.expert_ids import expert_ids
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Planner, Position, Step
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.flow.times import draw_time
@@ -121,7 +121,4 @@ def plan_of(settings: dict[str, Any], corpus: Corpus, ranks: int = 1) -> Planner
     from ds_hymotion.training.plan import run_planner
 
     config = RunConfig(settings, "plan", ranks=ranks)
-    samples = corpus.split("train")
-    data = config.hymotion.data
-    buckets = BucketSettings(tuple(data.bucket_bounds), data.short)
-    return run_planner(config, samples, buckets, (), lambda sample: sample.action)
+    return run_planner(config, Mixture.open(corpus, config.hymotion.data))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pickle
@@ -14,14 +15,22 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 JOB_SECONDS = 120.0
+MOST_THREADS = 100
 
 
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _threads(process: subprocess.Popen[bytes]) -> int:
+    """Threads of a rank process: DeepSpeed keeps some process groups, and gloo's threads with them, for good."""
+    return psutil.Process(process.pid).num_threads() if process.poll() is None else 0
 
 
 class RankPool:
@@ -50,8 +59,11 @@ class RankPool:
             try:
                 results.append(connection.recv())
             except (EOFError, ConnectionError):
+                process.wait(10)
                 self.close()
-                raise AssertionError(f"rank {rank} of {world} died or hung in {function.__qualname__}") from None
+                raise AssertionError(
+                    f"rank {rank} of {world} died or hung in {function.__qualname__} ({process.returncode})"
+                ) from None
         problems = [f"rank {rank}:\n{text}" for rank, (kind, text) in enumerate(results) if kind == "error"]
         if problems:
             self.close()
@@ -59,15 +71,17 @@ class RankPool:
         return [pickle.loads(value) for _, value in results]
 
     def _grow(self, world: int) -> None:
+        for worn in [entry for entry in self._workers if _threads(entry[0]) > MOST_THREADS]:
+            worn[1].close()
+            worn[0].kill()
+            worn[0].wait()
         self._workers = [entry for entry in self._workers if entry[0].poll() is None]
         with Listener(("127.0.0.1", 0)) as listener:
-            starting = []
-            while len(self._workers) + len(starting) < world:
+            while len(self._workers) < world:
                 environment = {**os.environ, "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
                 command = [sys.executable, "-m", "tests.ranks", str(listener.address[1])]
-                starting.append(subprocess.Popen(command, cwd=ROOT, env=environment))
-            for process in starting:
-                self._workers.append((process, listener.accept()))
+                process = subprocess.Popen(command, cwd=ROOT, env=environment)
+                self._workers.append((process, listener.accept()))  # one by one: a connection must be its process's
 
     def close(self) -> None:
         for process, connection in self._workers:
@@ -105,11 +119,13 @@ def _serve(port: int) -> None:
             function: Any = importlib.import_module(module)
             for part in name.split("."):
                 function = getattr(function, part)
-            connection.send(("value", pickle.dumps(function(*pickle.loads(arguments)))))
+            value = pickle.dumps(function(*pickle.loads(arguments)))
             dist.barrier()
+            gc.collect()  # engines are cycles, and keep their groups with all threads
             groups._release_process_group_references()
             dist.destroy_process_group()
             deepspeed.comm.comm.cdb = None
+            connection.send(("value", value))  # last: from here on this process may be replaced
         except BaseException:
             import traceback
 

@@ -18,19 +18,8 @@ from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.presets import preset
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.weights import load_weights
-from tests.corpora import random_weights, wavy_corpus
 from tests.ranks import RankPool
 from tests.runs import SGD, final_weights, largest_difference, logged, run_settings, train
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57, 61, 66])
-
-
-@pytest.fixture(scope="module")
-def weights(corpus: Corpus) -> Path:
-    return random_weights(corpus.folder.parent / "weights.safetensors", corpus)
 
 
 def compare(ranks: RankPool, world: int, corpus: Corpus, folder: Path, settings: dict[str, Any]) -> tuple[Path, Path]:

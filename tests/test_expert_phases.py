@@ -13,7 +13,6 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.training.checkpoint import read_kind
 from ds_hymotion.training.weights import load_model, load_weights
-from tests.corpora import random_weights
 from tests.expert_runs import Reference, expert_corpus, expert_settings, plan_of
 from tests.ranks import RankPool
 from tests.runs import final_weights, largest_difference, logged, train
@@ -27,11 +26,6 @@ PHASES = [{"until": 2}, {"until": 9, "train": ["experts"], "drop_experts": 2}]
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     clips = [(20 + 3 * number, NAMES[number % 4 if number < 8 else 0]) for number in range(12)]
     return expert_corpus(tmp_path_factory.mktemp("wavy"), clips)
-
-
-@pytest.fixture(scope="module")
-def weights(corpus: Corpus) -> Path:
-    return random_weights(corpus.folder.parent / "weights.safetensors", corpus)
 
 
 def phased(weights: Path, steps: int, **changes: Any) -> dict[str, Any]:

@@ -10,7 +10,6 @@ import torch
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.plan import Position
 from ds_hymotion.model.experts import expert_of
-from tests.corpora import random_weights
 from tests.expert_runs import Reference, expert_corpus, expert_settings, plan_of
 from tests.ranks import RankPool
 from tests.runs import SGD, final_weights, largest_difference, logged, train
@@ -30,11 +29,6 @@ CLIPS = [
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return expert_corpus(tmp_path_factory.mktemp("wavy"), CLIPS)
-
-
-@pytest.fixture(scope="module")
-def weights(corpus: Corpus) -> Path:
-    return random_weights(corpus.folder.parent / "weights.safetensors", corpus)
 
 
 @pytest.mark.parametrize(

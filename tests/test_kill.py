@@ -46,14 +46,15 @@ def lines(run: Path) -> list[str]:
     return path.read_text().splitlines() if path.is_file() else []
 
 
-def killed_and_resumed(ranks: RankPool, corpus: Corpus, folder: Path, kills: int) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.full)])
+def test_kills_in_mid_epoch(ranks: RankPool, corpus: Corpus, tmp_path: Path, kills: int) -> None:
     settings = run_settings(
         hymotion__training__max_steps=STEPS,
         hymotion__training__save_steps=3,
         hymotion__gradient_sync={"others_every": 2, "check_steps": 4},
         zero_optimization={"stage": 1},
     )
-    whole, broken = folder / "whole", folder / "broken"
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
     ranks.run(2, train, settings, corpus.folder, whole)
     assert len(set(logged(whole, "clips"))) > 3, "the epochs' steps differ"
     steps = sorted(random.sample(range(4, STEPS - 2), kills))
@@ -66,12 +67,3 @@ def killed_and_resumed(ranks: RankPool, corpus: Corpus, folder: Path, kills: int
     assert logged(broken) == logged(whole), f"killed at {steps}"
     a, b = final_weights(whole), final_weights(broken)
     assert all(torch.equal(a[name], b[name]) for name in a), f"killed at {steps}"
-
-
-def test_one_kill_in_mid_epoch(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
-    killed_and_resumed(ranks, corpus, tmp_path, 1)
-
-
-@pytest.mark.full
-def test_three_kills_in_mid_epoch(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
-    killed_and_resumed(ranks, corpus, tmp_path, 3)

@@ -10,19 +10,8 @@ import torch
 
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.training.weights import load_model
-from tests.corpora import random_weights, wavy_corpus
 from tests.ranks import RankPool
 from tests.runs import final_weights, largest_difference, logged, run_settings, train
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57, 61, 66])
-
-
-@pytest.fixture(scope="module")
-def weights(corpus: Corpus) -> Path:
-    return random_weights(corpus.folder.parent / "weights.safetensors", corpus)
 
 
 def settings(weights: Path, steps: int, stages: int, zero: int = 1, **changes: Any) -> dict[str, Any]:

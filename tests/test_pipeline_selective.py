@@ -15,19 +15,8 @@ from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.training.network import network_config, parameter_names, stage_plan
 from ds_hymotion.training.weights import load_weights
-from tests.corpora import random_weights, wavy_corpus
 from tests.ranks import RankPool
 from tests.runs import final_weights, largest_difference, logged, run_settings, train
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57, 61, 66])
-
-
-@pytest.fixture(scope="module")
-def weights(corpus: Corpus) -> Path:
-    return random_weights(corpus.folder.parent / "weights.safetensors", corpus)
 
 
 def settings(weights: Path | None, steps: int, stages: int, sync: dict[str, Any], **changes: Any) -> dict[str, Any]:

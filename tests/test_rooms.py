@@ -11,6 +11,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "ds_hymotion"
 ROOMS = ["motion", "formats", "text", "data", "metrics", "model", "flow", "parallel", "training", "reports"]
 FREE = {
+    "action_names",
     "errors",
     "randomness",
     "config",

@@ -12,21 +12,11 @@ import torch
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.training.checkpoint import checkpoint_folders, read_kind, read_state
 from ds_hymotion.training.weights import load_weights
-from tests.corpora import SMALL, random_weights, wavy_corpus
+from tests.corpora import SMALL, random_weights
 from tests.ranks import RankPool
 from tests.runs import final_weights, largest_difference, logged, run_settings, train
 
 HOT = ("out_proj", "self_attn_proj", "mlp.fc2", "linear2", "final_layer.linear")
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57, 61, 66])
-
-
-@pytest.fixture(scope="module")
-def weights(corpus: Corpus) -> Path:
-    return random_weights(corpus.folder.parent / "weights.safetensors", corpus)
 
 
 def selective(weights: Path | None, steps: int, every: int, **changes: Any) -> dict[str, Any]:
@@ -56,7 +46,10 @@ MODES: list[tuple[dict[str, Any], tuple[int, ...]]] = [
 ]
 
 
-@pytest.mark.parametrize(("mode", "stops"), MODES, ids=[str(mode) for mode in MODES])
+EVERY_STEP = [pytest.param(mode, (1, 2, 3, 4, 5), marks=pytest.mark.full) for mode, _ in MODES]
+
+
+@pytest.mark.parametrize(("mode", "stops"), [*MODES, *EVERY_STEP], ids=str)
 def test_stopping_between_two_syncs_changes_no_bit(
     ranks: RankPool, corpus: Corpus, tmp_path: Path, mode: dict[str, Any], stops: tuple[int, ...]
 ) -> None:
@@ -69,14 +62,6 @@ def test_stopping_between_two_syncs_changes_no_bit(
         assert len(sums) == (0 if stop == 3 else 2), sums
         ranks.run(2, train, selective(None, 6, 3, **mode), corpus.folder, parts, True)
         assert_same_runs(tmp_path / "whole", parts)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("mode", [mode for mode, _ in MODES], ids=[str(mode) for mode, _ in MODES])
-def test_stopping_at_every_step_changes_no_bit(
-    ranks: RankPool, corpus: Corpus, tmp_path: Path, mode: dict[str, Any]
-) -> None:
-    test_stopping_between_two_syncs_changes_no_bit(ranks, corpus, tmp_path, mode, (1, 2, 3, 4, 5))
 
 
 def test_other_numbers_of_ranks_continue_from_the_mean(

@@ -14,7 +14,7 @@ from ds_hymotion.data.batches import Batch
 from ds_hymotion.flow.expert_sums import ExpertSums
 from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_position_sum
 from ds_hymotion.flow.matching import interpolate, predicted_data
-from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator
 from ds_hymotion.motion.representation import Representation
 from ds_hymotion.text.encoder import TextFeatures
 from ds_hymotion.text.live import TextTower
@@ -49,6 +49,22 @@ class Targets(NamedTuple):
     def of(cls, batch: Batch) -> Targets:
         """The batch without its conditions."""
         return cls(batch.motion, batch.noise, batch.t, batch.lengths)
+
+
+def noised_inputs(
+    batch: Batch, text: TextFeatures | None = None, clean_states: bool = False, experts: bool = False
+) -> GeneratorInputs:
+    """The noised motion of a batch with its conditions, of ``text`` where the batch itself has none.
+
+    With ``clean_states``, states between chunks are made of the motions without noise; with ``experts``, every row
+    names its own.
+    """
+    if text is None:
+        text = TextFeatures(batch.text, batch.text_lengths, batch.pooled)
+    x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
+    conditions = (text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
+    clean, expert = batch.motion if clean_states else None, batch.experts if experts else None
+    return GeneratorInputs(x_t, batch.lengths, *conditions, clean, expert)
 
 
 class BodyLosses:
@@ -114,12 +130,9 @@ class FlowObjective(nn.Module):
         self.expert_sums = ExpertSums(experts, flow.loss, self.share.weights) if experts else None
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-        x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
-        text = self._text(batch)
-        inputs = [x_t, batch.lengths, text.tokens, text.lengths, text.pooled, batch.t, batch.drop]
-        clean = [batch.motion] if self.generator.config.clean_states else []
-        expert = [batch.experts] if self.generator.config.expert_names else []
-        prediction = self.generator(*inputs, *clean, *expert)
+        network = self.generator.config
+        inputs = noised_inputs(batch, self._text(batch), network.clean_states, bool(network.expert_names))
+        prediction = self.generator(*inputs.given)
         if self.expert_sums is not None and self.training:
             target = interpolate(batch.motion, batch.noise, batch.t)[1]
             self.expert_sums.add(prediction, target, batch.lengths, batch.experts)
@@ -138,9 +151,9 @@ class FlowObjective(nn.Module):
         parts = torch.cat([sums, position.view(1), foot.view(1)])
         return self.total(parts, valid_frames), parts.detach()
 
-    def _text(self, batch: Batch) -> TextFeatures:
+    def _text(self, batch: Batch) -> TextFeatures | None:
         if self.text_tower is None:
-            return TextFeatures(batch.text, batch.text_lengths, batch.pooled)
+            return None
         assert batch.captions is not None
         return self.text_tower(batch.captions)
 

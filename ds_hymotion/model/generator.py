@@ -3,12 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.network import MotionTransformer
+
+
+class GeneratorInputs(NamedTuple):
+    """What a network is called with; shapes as in :meth:`MotionGenerator.forward`.
+
+    ``clean`` is what states between chunks are made of, where it is not the network's input: motions without noise.
+    ``expert`` [B] is each row's expert, in a network that has them.
+    """
+
+    motion: Tensor
+    lengths: Tensor
+    text: Tensor
+    text_lengths: Tensor
+    pooled: Tensor
+    t: Tensor
+    drop: Tensor
+    clean: Tensor | None = None
+    expert: Tensor | None = None
+
+    @property
+    def given(self) -> tuple[Tensor, ...]:
+        """The tensors that are there."""
+        return tuple(value for value in self if value is not None)
+
+    @property
+    def state_source(self) -> Tensor:
+        """[B, L, C] what states between chunks are made of."""
+        return self.motion if self.clean is None else self.clean
+
+    def to(self, device: torch.device) -> GeneratorInputs:
+        """The same on another device."""
+        there = {name: value for name, value in self._asdict().items() if value is not None}
+        return self._replace(**{name: value.to(device, non_blocking=True) for name, value in there.items()})
 
 
 class MotionGenerator(nn.Module):

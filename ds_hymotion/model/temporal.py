@@ -9,7 +9,6 @@ own positions.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.model.chunks import NOWHERE, Pieces, aligned, cut, join, packed
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.experts import ExpertGenerator
-from ds_hymotion.model.generator import MotionGenerator, drop_condition
+from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator, drop_condition
 from ds_hymotion.model.geometry import Geometry
 from ds_hymotion.model.initialisation import own_name
 from ds_hymotion.model.layers import dtype_of
@@ -27,32 +26,6 @@ from ds_hymotion.model.network import MotionTransformer
 
 KERNEL = 5
 STATE_PARTS = ("state_encoder.", "state_projection.")
-
-
-class ChunkInputs(NamedTuple):
-    """Whole motions of a batch; shapes as in :meth:`MotionGenerator.forward`.
-
-    ``clean`` is what states are made of, where it is not the network's input: the motions without noise.
-    """
-
-    motion: Tensor
-    lengths: Tensor
-    text: Tensor
-    text_lengths: Tensor
-    pooled: Tensor
-    t: Tensor
-    drop: Tensor
-    clean: Tensor | None = None
-
-    @property
-    def state_source(self) -> Tensor:
-        """[B, L, C] what states are made of."""
-        return self.motion if self.clean is None else self.clean
-
-    def to(self, device: torch.device) -> ChunkInputs:
-        """The same on another device."""
-        moved = (value.to(device, non_blocking=True) for value in self if value is not None)
-        return ChunkInputs(*moved)
 
 
 class StateEncoder(nn.Module):
@@ -102,7 +75,7 @@ class ChunkPart(nn.Module):
             state = torch.where(start == NOWHERE, state, self.state_encoder(features[:, place], state))
         return torch.stack(used, 1).flatten(0, 1), state
 
-    def velocity(self, inputs: ChunkInputs, pieces: Pieces, states: Tensor) -> Tensor:
+    def velocity(self, inputs: GeneratorInputs, pieces: Pieces, states: Tensor) -> Tensor:
         """Velocity [lanes · depth, chunk_frames, C] of each chunk, from its frames, its halo and its state."""
         config, network, rows = self.config, self.motion_transformer, pieces.rows.flatten()
         text, pooled = drop_condition(
@@ -176,7 +149,7 @@ class TemporalGenerator(MotionGenerator, ChunkPart):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Velocity [B, L, input_dim], zero behind each motion's end; see :meth:`MotionGenerator.forward`."""
-        given = ChunkInputs(*inputs)
+        given = GeneratorInputs(*inputs)
         if not len(given.motion) or not given.motion.shape[1]:  # one empty row, so that every weight has a gradient
             one = [value.new_zeros(1, *[max(1, size) for size in value.shape[1:]]) for value in inputs]
             return self.forward(*one)[: len(given.motion), : given.motion.shape[1]]

@@ -169,9 +169,7 @@ class DataEngine:
         the whole step: both divisions are taken back.
         """
         assert len(batches) == self.accumulation
-        for group in self.engine.basic_optimizer.param_groups:
-            group["lr"] = self.full_rate * rate_factor
-        self.sync.begin(step)
+        self.begin_step(step, rate_factor)
         parts: torch.Tensor | None = None
         for index, batch in enumerate(batches):
             last = index == len(batches) - 1
@@ -184,6 +182,12 @@ class DataEngine:
         assert parts is not None
         self.traffic.end_step()
         return parts
+
+    def begin_step(self, step: int, rate_factor: float) -> None:
+        """Set the learning rate of optimizer step ``step``, and whether the deferred gradients take part in it."""
+        for group in self.engine.basic_optimizer.param_groups:
+            group["lr"] = self.full_rate * rate_factor
+        self.sync.begin(step)
 
     def _norm_without_zero(self) -> float:
         """The norm over the whole network, tensors that all model ranks hold counted once."""
@@ -274,25 +278,26 @@ def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> Non
         raise UserError(f"{name}: DeepSpeed refuses {key} = {first['input']!r}: {first['msg']}") from None
     except Exception as error:  # whatever it raises, it is about the JSON
         raise UserError(f"{name}: DeepSpeed refuses this file: {error}") from None
-    problem = mesh.agree(_monitor_problem(settings) if mesh.is_first else "")
-    if problem:
-        raise UserError(f"{name}: {problem}")
+    mesh.on_first(lambda: _try_monitors(settings, name))
 
 
-def _monitor_problem(settings: dict[str, Any]) -> str:
+def _try_monitors(settings: dict[str, Any], name: str) -> None:
     packages = {"tensorboard": "tensorboard", "csv_monitor": "", "wandb": "wandb", "comet": "comet_ml"}
     for key, package in packages.items():
         section = settings.get(key, {})
         if not section.get("enabled"):
             continue
         if package and importlib.util.find_spec(package) is None:
-            return f"{key}.enabled = true needs the package {package}; install it with pip install {package}"
+            raise UserError(
+                f"{name}: {key}.enabled = true needs the package {package}; install it with pip install {package}"
+            )
         if folder := section.get("output_path"):
             try:
                 Path(folder).mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                return f"{key}.output_path = {folder!r} cannot be made ({error.strerror}); give a writable folder"
-    return ""
+                raise UserError(
+                    f"{name}: {key}.output_path = {folder!r} cannot be made ({error.strerror}); give a writable folder"
+                ) from None
 
 
 def _builds_fused_adam(device: torch.device) -> bool:

@@ -5,39 +5,18 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from deepspeed.runtime.pipe.module import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
 
-from ds_hymotion.data.batches import Batch
-from ds_hymotion.flow.matching import interpolate
 from ds_hymotion.flow.objective import FlowObjective, Targets
-from ds_hymotion.model.generator import MotionGenerator, drop_condition
+from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator, drop_condition
 from ds_hymotion.model.geometry import Geometry
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.stages import StagePlan
 from ds_hymotion.parallel.wire import Wire
-
-
-class Inputs(NamedTuple):
-    """What the first stage reads of a micro-batch; shapes as in :meth:`MotionGenerator.forward`."""
-
-    motion: Tensor
-    lengths: Tensor
-    text: Tensor
-    text_lengths: Tensor
-    pooled: Tensor
-    t: Tensor
-    drop: Tensor
-
-    @classmethod
-    def of(cls, batch: Batch) -> Inputs:
-        """The noised motion of a batch with its conditions."""
-        x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
-        return cls(x_t, batch.lengths, batch.text, batch.text_lengths, batch.pooled, batch.t, batch.drop)
 
 
 def hollow(generator: MotionGenerator, held: Callable[[str], bool]) -> None:
@@ -99,10 +78,10 @@ class StageModule(PipelineModule):
         self.parts, self._valid_frames, self._factor = None, valid_frames, factor
 
     def forward(self, received: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """From a micro-batch's :class:`Inputs` or the wire to the wire, or on the last stage to (velocity, lengths)."""
+        """From :class:`GeneratorInputs` or the wire to the wire, or on the last stage to (velocity, lengths)."""
         network, config = self.generator.motion_transformer, self.generator.config
         if self.stage_id == 0:
-            inputs = Inputs(*received)
+            inputs = GeneratorInputs(*received)
             lengths, text_lengths = inputs.lengths, inputs.text_lengths
             frames, tokens = inputs.motion.shape[1], inputs.text.shape[1]
             geometry = Geometry.build(frames, tokens, lengths, text_lengths, config, inputs.motion.device)

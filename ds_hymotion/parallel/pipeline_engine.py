@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, equal_shapes
-from ds_hymotion.flow.objective import FlowObjective, Targets
+from ds_hymotion.flow.objective import FlowObjective, Targets, noised_inputs
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.joint_head import whole_velocity
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
-from ds_hymotion.parallel.pipeline import Inputs, StageModule
-from ds_hymotion.parallel.stage_engine import MicroBatch, StagedFace, StageEngine
+from ds_hymotion.parallel.pipeline import StageModule
+from ds_hymotion.parallel.stage_engine import MicroBatch, StagedFace, StageEngine, places
 from ds_hymotion.parallel.stages import StagePlan
 
 
@@ -44,11 +44,7 @@ class PipelineFace(StagedFace):
         stages: StagePlan,
         plan: CutPlan | None = None,
     ) -> None:
-        where = {
-            name: (stages.stage_of(name), tuple(parameter.shape))
-            for name, parameter in objective.generator.named_parameters()
-            if parameter.requires_grad
-        }
+        where = places(objective, stages)
         super().__init__(StageModule(objective, stages, mesh), objective, config, mesh, groups, plan, where)
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.in_flight = min(stages.stages - mesh.pipe_rank, self.accumulation)
@@ -65,9 +61,7 @@ class PipelineFace(StagedFace):
         Every step announces its shape to the next stage, so it may change from step to step and differ between
         pipelines. DeepSpeed divides the loss by micro-batches and data ranks: both divisions are taken back.
         """
-        for group in self.engine.basic_optimizer.param_groups:
-            group["lr"] = self.full_rate * rate_factor
-        self.sync.begin(step)
+        self.begin_step(step, rate_factor)
         self.module.begin(valid_frames, float(self.mesh.data_size * self.accumulation))
         self.engine.train_micro_batches(self._micro_batches(batches))
         self.traffic.end_step()
@@ -87,7 +81,7 @@ class PipelineFace(StagedFace):
     def _micro_batches(self, batches: list[Batch]) -> list[MicroBatch]:
         first, last = self.engine.is_first_stage(), self.engine.is_last_stage()
         return [
-            (tuple(Inputs.of(batch)) if first else (), tuple(Targets.of(batch)) if last else ())
+            (noised_inputs(batch).given if first else (), tuple(Targets.of(batch)) if last else ())
             for batch in map(self.readable, equal_shapes(batches))
         ]
 

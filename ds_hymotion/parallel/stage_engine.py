@@ -19,6 +19,7 @@ from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
+from ds_hymotion.parallel.stages import ChunkPlan, StagePlan
 from ds_hymotion.parallel.tensor import mark
 
 # Whole tensors cross stage boundaries; activations are recomputed by hymotion.model.checkpoint_blocks.
@@ -91,6 +92,15 @@ def pipeline_class(kind: type[PipelineEngine]) -> Iterator[None]:
         yield
     finally:
         deepspeed.PipelineEngine = stock
+
+
+def places(objective: FlowObjective, stages: StagePlan | ChunkPlan) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """Stage and whole shape of every trained parameter of the network, by released name."""
+    return {
+        name: (stages.stage_of(name), tuple(parameter.shape))
+        for name, parameter in objective.generator.named_parameters()
+        if parameter.requires_grad
+    }
 
 
 class StagedFace(DataEngine):

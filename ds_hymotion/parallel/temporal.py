@@ -15,10 +15,10 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
 
 from ds_hymotion.data.batches import Batch
-from ds_hymotion.flow.matching import interpolate
-from ds_hymotion.flow.objective import FlowObjective, Targets
+from ds_hymotion.flow.objective import FlowObjective, Targets, noised_inputs
 from ds_hymotion.model.chunks import Pieces, cut, own_frames
-from ds_hymotion.model.temporal import ChunkInputs, ChunkPart, TemporalGenerator
+from ds_hymotion.model.generator import GeneratorInputs
+from ds_hymotion.model.temporal import ChunkPart, TemporalGenerator
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.pipeline import hollow
 from ds_hymotion.parallel.stage_engine import StageEngine
@@ -54,7 +54,7 @@ class Work:
         leaving: [lanes, S] states for the next stage; ``leaving_grad`` is what came back for them.
     """
 
-    inputs: ChunkInputs
+    inputs: GeneratorInputs
     targets: Targets | None = None
     pieces: Pieces | None = None
     received: Tensor | None = None
@@ -68,9 +68,7 @@ class Work:
     @classmethod
     def of(cls, batch: Batch, clean_states: bool = False) -> Work:
         """A training or evaluation batch; the motions are noised, states made of them or of the clean ones."""
-        x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
-        inputs = ChunkInputs(x_t, batch.lengths, batch.text, batch.text_lengths, batch.pooled, batch.t, batch.drop)
-        return cls(inputs._replace(clean=batch.motion) if clean_states else inputs, Targets.of(batch))
+        return cls(noised_inputs(batch, clean_states=clean_states), Targets.of(batch))
 
 
 class ChunkModule(PipelineModule):
@@ -126,7 +124,7 @@ class ChunkModule(PipelineModule):
         self.parts = torch.zeros(self.generator.config.input_dim + 2, device=device)
         self._valid_frames, self._factor = valid_frames, factor
 
-    def forward(self, inputs: ChunkInputs, pieces: Pieces, states: Tensor) -> Tensor:
+    def forward(self, inputs: GeneratorInputs, pieces: Pieces, states: Tensor) -> Tensor:
         """Velocity [lanes · depth, chunk_frames, C]."""
         return self.part.velocity(inputs, pieces, states)
 

@@ -14,11 +14,11 @@ from ds_hymotion.data.batches import Batch, equal_shapes
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.chunks import join
 from ds_hymotion.model.config import ModelConfig
-from ds_hymotion.model.temporal import ChunkInputs
+from ds_hymotion.model.generator import GeneratorInputs
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
-from ds_hymotion.parallel.stage_engine import StagedFace
+from ds_hymotion.parallel.stage_engine import StagedFace, places
 from ds_hymotion.parallel.stages import ChunkPlan
 from ds_hymotion.parallel.temporal import ChunkModule, TemporalEngine, Work
 from ds_hymotion.parallel.tensor import replica_difference
@@ -40,13 +40,7 @@ class TemporalFace(StagedFace):
     def __init__(
         self, objective: FlowObjective, config: RunConfig, mesh: Mesh, groups: SyncGroups, stages: ChunkPlan
     ) -> None:
-        where = None
-        if stages.stages > 1:
-            where = {
-                name: (stages.stage_of(name), tuple(parameter.shape))
-                for name, parameter in objective.generator.named_parameters()
-                if parameter.requires_grad
-            }
+        where = places(objective, stages) if stages.stages > 1 else None
         super().__init__(ChunkModule(objective, stages, mesh), objective, config, mesh, groups, None, where)
         self.tied = stages.stages == 1
         self.engine.mesh = mesh
@@ -67,9 +61,7 @@ class TemporalFace(StagedFace):
 
     def train_step(self, step: int, batches: list[Batch], valid_frames: int, rate_factor: float) -> Tensor:
         """Optimizer step ``step``; DeepSpeed divides by data ranks, which is taken back."""
-        for group in self.engine.basic_optimizer.param_groups:
-            group["lr"] = self.full_rate * rate_factor
-        self.sync.begin(step)
+        self.begin_step(step, rate_factor)
         self.module.begin(valid_frames, float(self.mesh.data_size))
         self.engine.run(self._work(batches), train=True)
         self.traffic.end_step()
@@ -108,7 +100,7 @@ class StagedChunks(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """fp32 velocity [B, L, C] on every rank, of what :meth:`MotionGenerator.forward` takes."""
-        work = Work(ChunkInputs(*inputs))
+        work = Work(GeneratorInputs(*inputs))
         self._engine.run([work], train=False)
         assert work.velocity is not None and work.pieces is not None
         whole = join(work.velocity.float(), work.pieces, work.inputs.motion)

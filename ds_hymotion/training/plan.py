@@ -9,18 +9,12 @@ from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.cells import ExpertPlan, Phase
 from ds_hymotion.data.corpus import Sample
 from ds_hymotion.data.expert_ids import expert_ids
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Layout, Planner
-from ds_hymotion.data.visits import Ration
 
 
-def run_planner(
-    config: RunConfig,
-    samples: Sequence[Sample],
-    buckets: BucketSettings,
-    rations: Sequence[Ration],
-    action_of: Callable[[Sample], str | None],
-) -> Planner:
-    """The planner of a run over ``samples``.
+def run_planner(config: RunConfig, mixture: Mixture) -> Planner:
+    """The planner of a run over the clips of ``mixture``.
 
     Raises:
         UserError: as :class:`Planner` and :func:`expert_ids` do.
@@ -35,15 +29,15 @@ def run_planner(
         owners=section.experts.size,
     )
     return Planner(
-        [sample.frames for sample in samples],
-        buckets,
+        [sample.frames for sample in mixture.samples],
+        BucketSettings(tuple(data.bucket_bounds), data.short),
         layout,
         section.training.seed,
         section.flow.timesteps_per_sample,
         data.length_jitter,
         data.bucket_lr_factors,
-        rations,
-        expert_plan(section.experts, samples, action_of),
+        mixture.rations,
+        expert_plan(section.experts, mixture.samples, mixture.action_of),
     )
 
 

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ds_hymotion.config import RunConfig
-from ds_hymotion.data.batches import Batch, BatchMaker
-from ds_hymotion.data.buckets import BucketSettings
-from ds_hymotion.data.corpus import Corpus, Sample
-from ds_hymotion.data.expert_ids import expert_ids
+from ds_hymotion.data.batches import Batch
+from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.fingerprint import difference, fingerprint
 from ds_hymotion.data.mixture import Mixture
-from ds_hymotion.data.plan import Planner, Position, Step
+from ds_hymotion.data.plan import Position, Step
 from ds_hymotion.errors import UserError
-from ds_hymotion.flow.times import draw_time
 from ds_hymotion.formats.tensors import write_json
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.model.generator import MotionGenerator
-from ds_hymotion.model.presets import PRESETS
-from ds_hymotion.model.released import write_released
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
-from ds_hymotion.text.cache import TextCache
-from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
-from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.expert_log import ExpertLog
+from ds_hymotion.training.export import export_weights
+from ds_hymotion.training.feed import Feed
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import RunLog
 from ds_hymotion.training.memory import MemoryWatch
@@ -47,13 +39,12 @@ from ds_hymotion.training.network import (
     network_config,
     stage_plan,
 )
-from ds_hymotion.training.plan import expert_plan, run_planner
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
-from ds_hymotion.training.text import export_tower, require_same_text, text_provenance, text_source, text_tower
+from ds_hymotion.training.text import require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.values import StepValues
-from ds_hymotion.training.weights import WEIGHTS, Provenance, save_weights
+from ds_hymotion.training.weights import Provenance
 
 LONGEST_SAVE_S = 25.0
 
@@ -101,9 +92,8 @@ class TrainingRun:
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
-        self.mean, self.std = generator.mean.clone(), generator.std.clone()
-        self.planner, self.maker = self._plan()
-        self.evaluation = self._evaluation()
+        statistics = generator.mean.clone(), generator.std.clone()
+        self.feed = Feed(config, self.mixture, self.text, self.model_config, statistics, mesh)
         self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
         names = [name for name, _ in generator.named_parameters()]
         self.sync_groups = sync_groups(self.settings.gradient_sync, names)
@@ -112,10 +102,9 @@ class TrainingRun:
             here = torch.empty(0) if parameter.is_meta else parameter.detach().to(mesh.device, copy=True)
             self.untrained[name] = mesh.bring_to_first(here, parameter.shape, self.stages.stage_of(name)).cpu()
         self.engine = self._engine(generator)
-        self.values = StepValues(self.engine, self.maker, self.joints)
-        self.experts = (
-            ExpertLog(self.engine, self.planner, experts, self.planner.buckets.frames) if experts.number else None
-        )
+        self.values = StepValues(self.engine, self.feed.maker, self.joints)
+        planner = self.feed.planner
+        self.experts = ExpertLog(self.engine, planner, experts, planner.buckets.frames) if experts.number else None
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
@@ -134,58 +123,10 @@ class TrainingRun:
             mesh,
             self.settings.training.keep_last,
         )
-        self.unreadable: dict[str, str] = {}
         self.step = 0
         self.position = Position()
         if checkpoint:
             self._resume(checkpoint)
-
-    def _plan(self) -> tuple[Planner, BatchMaker]:
-        data = self.settings.data
-        samples = self.mixture.samples
-        buckets = BucketSettings(tuple(data.bucket_bounds), data.short)
-        if buckets.canvas > self.model_config.text_position:
-            raise UserError(
-                f"hymotion.data.bucket_bounds ends at {buckets.canvas}, beyond hymotion.model.text_position = "
-                f"{self.model_config.text_position}; use at most {self.model_config.text_position}"
-            )
-        planner = run_planner(self.config, samples, buckets, self.mixture.rations, self.mixture.action_of)
-        return planner, self._maker(samples, buckets.canvas)
-
-    def _maker(self, samples: list[Sample], canvas: int) -> BatchMaker:
-        flow = self.settings.flow
-        if not isinstance(self.text, QwenClipEncoder):
-            # Looked up here, where all ranks find the same; inside the run one rank alone would stop.
-            captions = ((sample, caption.text) for sample in samples for caption in sample.captions)
-            missing = next((each for each in captions if each[1] not in self.text), None)
-            if missing is not None:
-                folder = self.mixture.corpus_of(missing[0]).text_cache_folder(self.settings.text.encoder)
-                TextCache(folder).lookup([missing[1]])
-        return BatchMaker(
-            self.mixture,
-            samples,
-            self.text,
-            (self.mean, self.std),
-            partial(draw_time, flow.time),
-            flow.condition_drop,
-            self.settings.training.seed,
-            canvas,
-            expert_ids(samples, self.settings.experts.types, self.mixture.action_of),
-        )
-
-    def _evaluation(self) -> Evaluation | None:
-        settings = self.settings.evaluation
-        if not settings.eval_steps:
-            return None
-        samples = self.mixture.parts[0].samples if settings.split == "train" else self.corpus.split(settings.split)
-        if not samples:
-            raise UserError(
-                f"{self.corpus.folder}: no clip in the {settings.split} split to evaluate on; set "
-                "hymotion.evaluation.split to train (other noise) or eval_steps to 0"
-            )
-        maker = self._maker(list(samples), self.maker.canvas)
-        plan = expert_plan(self.settings.experts, samples, self.mixture.action_of)
-        return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"], plan)
 
     def _engine(self, generator: MotionGenerator) -> DataEngine:
         tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
@@ -234,7 +175,8 @@ class TrainingRun:
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
         with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
-            for step, batches in self._batches(prefetcher):
+            left = training.max_steps - self.step
+            for step, batches in self.feed.batches(self.position, left, self.engine.reads_batches, prefetcher):
                 parts = self._train_step(step, batches, stop, log)
                 self._check_ranks()
                 # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
@@ -243,7 +185,7 @@ class TrainingRun:
                         f"step {self.step}: the loss is {float(parts[:-1].sum())}; nothing was saved since; resume "
                         "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
                     )
-                if self.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
+                if self.feed.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
                 stopping = float(parts[-1]) > 0
                 due = bool(training.save_steps) and self.step % training.save_steps == 0
@@ -260,27 +202,6 @@ class TrainingRun:
             self._export(log)
         self._conclude(log)
         log.close()
-
-    def _batches(self, prefetcher: ThreadPoolExecutor) -> Iterator[tuple[Step, list[Batch]]]:
-        """Planned steps with this rank's batches, the next step's made while the current one computes."""
-        left = self.settings.training.max_steps - self.step
-        ahead = Position(self.position.epoch, list(self.position.segments), self.position.first)
-        walk = self.planner.walk(ahead)
-        pending = None
-        for number in range(left + 1):
-            following = None
-            if number < left:
-                step = next(walk)
-                following = (step, prefetcher.submit(self._make, step))
-            if pending is not None:
-                yield pending[0], pending[1].result()
-            pending = following
-
-    def _make(self, step: Step) -> list[Batch]:
-        if not self.engine.reads_batches:
-            return []
-        rank = self.mesh.data_rank
-        return [self.maker.make(step.epoch, rows, step.strata, step.padded[rank]) for rows in step.micro_batches[rank]]
 
     def _train_step(self, step: Step, batches: list[Batch], stop: StopRequest, log: RunLog) -> torch.Tensor:
         """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
@@ -304,7 +225,7 @@ class TrainingRun:
             log.record(self.step, values)
         for line in [*self.memory.lines(), *(self.experts.count(self.step, step) if self.experts else ())]:
             log.say(line)
-        for line in self._newly_unreadable():
+        for line in self.feed.newly_unreadable():
             log.warn(line)
         log.tick(step.valid_frames, loss)
         return votes
@@ -313,15 +234,7 @@ class TrainingRun:
         """Move the saved position behind ``step``: the walk itself runs one step ahead."""
         if step.epoch != self.position.epoch:
             self.position = Position(step.epoch, first=self.step - 1)
-        self.position.advance(self.planner.layout)
-
-    def _newly_unreadable(self) -> list[str]:
-        """Lines that name the clips which this rank could not read since it was last asked."""
-        makers = [self.maker, *([self.evaluation.maker] if self.evaluation else [])]
-        failed = {clip: reason for maker in makers for clip, reason in maker.failed.copy().items()}
-        new = [clip for clip in failed if clip not in self.unreadable]
-        self.unreadable.update({clip: failed[clip] for clip in new})
-        return [f"warning: clip {clip} is not used: {failed[clip]}" for clip in new]
+        self.position.advance(self.feed.planner.layout)
 
     def _check_ranks(self) -> None:
         """Every ``check_steps``: ranks that should hold the same weights do, or all ranks end with an error."""
@@ -335,9 +248,9 @@ class TrainingRun:
                 )
 
     def _evaluate(self, log: RunLog) -> None:
-        assert self.evaluation is not None
+        assert self.feed.evaluation is not None
         with self.engine.traffic.paused():
-            held_out = self.evaluation.run(self.engine)
+            held_out = self.feed.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
         clips = "training clips, other noise" if self.settings.evaluation.split == "train" else "held-out clips"
@@ -376,22 +289,7 @@ class TrainingRun:
             whole = self.engine.states.gather(name, pieces)
             if self.mesh.is_first:
                 tensors[name] = whole.cpu()
-        self.mesh.on_first(lambda: self._write_export(tensors, log))
-
-    def _write_export(self, tensors: dict[str, torch.Tensor], log: RunLog) -> None:
-        preset = self.settings.model.preset
-        try:
-            if text := export_tower(self.output, tensors, self.provenance.text):
-                log.say(f"text layers: {text}")
-            save_weights(self.output / WEIGHTS, tensors, self.provenance)
-            log.say(f"weights: {self.output / WEIGHTS}")
-            if preset.startswith("hy-motion") and self.model_config == PRESETS[preset]:
-                write_released(self.output / "latest.ckpt", tensors, self.position.epoch, self.step)
-                log.say(f"released format: {self.output / 'latest.ckpt'}")
-        except (OSError, UserError) as error:
-            raise UserError(
-                f"{self.output}: weights not exported ({error}); make room and run again with --resume"
-            ) from None
+        self.mesh.on_first(lambda: export_weights(self.output, tensors, self.provenance, self.position.epoch, log.say))
 
     def _introduce(self, log: RunLog) -> None:
         self.mesh.on_first(lambda: write_json(self.output / "config.json", self.config.as_dict()))
@@ -406,21 +304,13 @@ class TrainingRun:
             log.say(self.experts.table())
         if self.mesh.model_size > 1:
             log.say(self.joints.describe(self.settings.flow))
-        if len(self.mixture.parts) > 1 or self.settings.data.repeats > 1:
-            log.say(self.mixture.table(self.planner))
-        log.say(self.planner.buckets.table(self.planner.steps_per_bucket()))
-        layout, mean = self.planner.layout, self.planner.clips_per_step
-        asked = layout.ranks * layout.accumulation * layout.clips
-        if mean < asked / 2:
-            log.say(
-                f"warning: steps hold {mean:.1f} clips on average, not the {asked} asked for: buckets are too small "
-                "for more; lower the batch size, or give fewer hymotion.data.bucket_bounds"
-            )
+        for table in self.feed.describe():
+            log.say(table)
 
     def _conclude(self, log: RunLog) -> None:
         """Name the clips that could not be read, of all ranks, and what was sent (collective)."""
-        self._newly_unreadable()
-        failed = self.mesh.gather_objects(self.unreadable)
+        self.feed.newly_unreadable()
+        failed = self.mesh.gather_objects(self.feed.unreadable)
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")

@@ -40,7 +40,7 @@ def run(clips: int = 48, batch: int = 4, rounds: int = 3, canvas: int = 300) -> 
             with torch.no_grad():  # a fresh network's gates are zero, and its blocks would not count
                 for parameter in training.engine.objective.parameters():
                     parameter.normal_(0.0, 0.02, generator=torch.Generator().manual_seed(parameter.numel()))
-            steps = list(islice(training.planner.walk(Position()), len(training.planner.epoch(0))))
+            steps = list(islice(training.feed.planner.walk(Position()), len(training.feed.planner.epoch(0))))
             times, losses = _epochs(training, steps, rounds, canvas)
         finally:
             mesh.stop()
@@ -71,7 +71,7 @@ def _epochs(
         for number, step in enumerate(steps):
             for way in (0, 1) if (turn + number) % 2 else (1, 0):
                 padded = step.padded[0] if way == 0 else canvas
-                batch = training.maker.make(step.epoch, step.micro_batches[0][0], step.strata, padded)
+                batch = training.feed.maker.make(step.epoch, step.micro_batches[0][0], step.strata, padded)
                 training.engine.objective.zero_grad(set_to_none=True)
                 start = time.perf_counter()
                 loss, _ = training.engine.objective(batch, step.valid_frames)

@@ -8,9 +8,10 @@ import torch
 
 from ds_hymotion.model.chunks import Pieces
 from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.generator import GeneratorInputs
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
-from ds_hymotion.model.temporal import ChunkInputs, TemporalGenerator, build
+from ds_hymotion.model.temporal import TemporalGenerator, build
 from ds_hymotion.reports.measuring.row import Row
 from ds_hymotion.training.memory import counting_saved
 
@@ -45,7 +46,7 @@ def saved_bytes(config: ModelConfig, chunks: int) -> int:
     assert isinstance(generator, TemporalGenerator)
     initialise(generator, 0, copy_noise=False)
     generator.bfloat16()
-    given = ChunkInputs(
+    given = GeneratorInputs(
         torch.zeros(1, FRAMES, config.input_dim),
         torch.tensor([FRAMES]),
         torch.zeros(1, TOKENS, config.ctxt_input_dim),
@@ -68,7 +69,7 @@ class Stage(torch.nn.Module):
         super().__init__()
         self.generator = generator
 
-    def forward(self, inputs: ChunkInputs, pieces: Pieces) -> torch.Tensor:
+    def forward(self, inputs: GeneratorInputs, pieces: Pieces) -> torch.Tensor:
         """Velocity of the chunks."""
         received = self.generator.first_state(1).requires_grad_()
         states, _ = self.generator.states(inputs.motion, pieces, received)
