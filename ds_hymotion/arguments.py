@@ -79,6 +79,9 @@ class TrainArguments:
     tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
     pipeline_stages: int | None = flag(None, "stages that the network's layers are divided over")
     pipeline_mode: str | None = flag(None, "what is divided over stages: layers or temporal")
+    experts: int | None = flag(None, "experts, one per action type; the corpus needs types")
+    expert_names: list[str] | None = flag(None, "the experts' action types, unless they are the usual six", nargs="+")
+    expert_parallel_size: int | None = flag(None, "groups of data ranks that the experts are divided over")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate", nargs="?", const=True)
     sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
     check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
@@ -112,6 +115,9 @@ JSON_KEYS = {
     "tensor_parallel_size": "hymotion.parallel.model",
     "pipeline_stages": "hymotion.parallel.pipeline",
     "pipeline_mode": "hymotion.pipeline.mode",
+    "experts": "hymotion.experts.number",
+    "expert_names": "hymotion.experts.names",
+    "expert_parallel_size": "hymotion.experts.size",
     "allow_fps": "hymotion.model.allow_fps",
     "sync_others_every": "hymotion.gradient_sync.others_every",
     "check_sync_steps": "hymotion.gradient_sync.check_steps",

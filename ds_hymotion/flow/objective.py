@@ -11,6 +11,7 @@ from torch import nn
 
 from ds_hymotion.config import FlowSection
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.flow.expert_sums import ExpertSums
 from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_position_sum
 from ds_hymotion.flow.matching import interpolate, predicted_data
 from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator
@@ -50,16 +51,20 @@ class Targets(NamedTuple):
         return cls(batch.motion, batch.noise, batch.t, batch.lengths)
 
 
-def noised_inputs(batch: Batch, text: TextFeatures | None = None, clean_states: bool = False) -> GeneratorInputs:
+def noised_inputs(
+    batch: Batch, text: TextFeatures | None = None, clean_states: bool = False, experts: bool = False
+) -> GeneratorInputs:
     """The noised motion of a batch with its conditions, of ``text`` where the batch itself has none.
 
-    With ``clean_states``, states between chunks are made of the motions without noise.
+    With ``clean_states``, states between chunks are made of the motions without noise; with ``experts``, every row
+    names its own.
     """
     if text is None:
         text = TextFeatures(batch.text, batch.text_lengths, batch.pooled)
     x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
     conditions = (text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
-    return GeneratorInputs(x_t, batch.lengths, *conditions, batch.motion if clean_states else None)
+    clean, expert = batch.motion if clean_states else None, batch.experts if experts else None
+    return GeneratorInputs(x_t, batch.lengths, *conditions, clean, expert)
 
 
 class BodyLosses:
@@ -121,10 +126,16 @@ class FlowObjective(nn.Module):
         self.flow = flow
         self.body = body
         self.share = share or ChannelShare(torch.ones(len(body.mean)))
+        experts = len(generator.config.expert_names)
+        self.expert_sums = ExpertSums(experts, flow.loss, self.share.weights) if experts else None
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs = noised_inputs(batch, self._text(batch), self.generator.config.clean_states)
+        network = self.generator.config
+        inputs = noised_inputs(batch, self._text(batch), network.clean_states, bool(network.expert_names))
         prediction = self.generator(*inputs.given)
+        if self.expert_sums is not None and self.training:
+            target = interpolate(batch.motion, batch.noise, batch.t)[1]
+            self.expert_sums.add(prediction, target, batch.lengths, batch.experts)
         return self.measure(prediction, Targets.of(batch), valid_frames)
 
     def measure(self, prediction: torch.Tensor, batch: Targets, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:

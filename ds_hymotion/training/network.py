@@ -13,6 +13,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.experts import with_experts
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
@@ -43,6 +44,7 @@ OVERRIDES = [
 ]
 
 
+USUAL_EXPERT_BLOCKS = 4
 TYPICAL_TOKENS = 32  # a caption of some twenty words in its chat template
 
 
@@ -58,9 +60,12 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
             f"{corpus.folder}: {corpus.fps:g} fps, the network is made for {model.fps:g}; prepare it with --fps "
             f"{model.fps:g}, or allow it with --allow_fps"
         )
-    changes: dict[str, Any] = _chunk_settings(settings)
+    changes: dict[str, Any] = _chunk_settings(settings) | {"expert_names": settings.experts.types}
     changes |= {name: getattr(model, name) for name in OVERRIDES if getattr(model, name) is not None}
     try:
+        if settings.experts.number:
+            most = preset(model.preset, **{**changes, "expert_names": ()}).most_expert_blocks
+            changes["expert_blocks"] = settings.experts.blocks or min(USUAL_EXPERT_BLOCKS, max(1, most // 2))
         return preset(model.preset, input_dim=corpus.representation.channels, **changes)
     except UserError:
         raise
@@ -121,6 +126,7 @@ def build_generator(
         generator.std.copy_(corpus.std)
     if settings.model.init_from and not resumed:
         state = with_states(generator, read_weights(settings.model.init_from))
+        state = with_experts(generator, state, settings.experts.noise, settings.training.seed)
         report = load_into(generator, state, source=settings.model.init_from)
         announce(f"{settings.model.init_from}: {report}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
@@ -191,10 +197,14 @@ def build_engine(
     groups: SyncGroups,
     stages: StagePlan | ChunkPlan,
     plan: CutPlan,
+    parts: dict[str, tuple[int, tuple[int, ...]]] | None = None,
 ) -> DataEngine:
-    """The engine that the mesh asks for, over a network of which this rank's stage has memory."""
+    """The engine that the mesh asks for, over a network of which this rank's stage has memory.
+
+    ``parts`` are the parameters of all ranks, as for :class:`ParameterStates`, where experts are divided over them.
+    """
     if mesh.pipe_size == 1:
-        return DataEngine(objective, config, mesh, groups, plan)
+        return DataEngine(objective, config, mesh, groups, plan, parts)
     if isinstance(stages, ChunkPlan):
         from ds_hymotion.parallel.temporal_engine import TemporalFace
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from ds_hymotion.arguments import AUTO, TrainArguments
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import HEADER, Corpus
+from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
@@ -43,6 +44,7 @@ def start_training(arguments: TrainArguments) -> bool:
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
     mixture = Mixture.open(corpus, config.hymotion.data)
     text_source(config.hymotion.text, mixture, network)
+    expert_ids(mixture.samples, config.hymotion.experts.types, mixture.action_of)
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
     check_trained(stage_plan(config, network, corpus), groups)
