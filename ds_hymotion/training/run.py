@@ -12,6 +12,7 @@ import torch
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.expert_ids import keep_action_types
 from ds_hymotion.data.fingerprint import difference, fingerprint
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Position, Step
@@ -293,6 +294,8 @@ class TrainingRun:
 
     def _introduce(self, log: RunLog) -> None:
         self.mesh.on_first(lambda: write_json(self.output / "config.json", self.config.as_dict()))
+        if self.experts:
+            self.mesh.on_first(lambda: keep_action_types(self.corpus, self.output))
         log.say(
             f"{self.settings.model.preset}: {self.engine.states.describe()}, {self.config.dtype}, "
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
