@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
+from ds_hymotion.lora_checks import check_lora
 from ds_hymotion.mesh_shape import MeshShape
 from ds_hymotion.pipeline_checks import check_pipeline, check_temporal
 
@@ -43,6 +44,9 @@ class ModelSection(Section):
         "from scratch) or released (zero gates and head)",
     )
     init_from: str | None = Field(None, description="start from this latest.ckpt, safetensors export or run folder")
+    allow_fresh: bool = Field(
+        False, description="where init_from lacks a tensor or has it in another shape, start with a fresh one"
+    )
     checkpoint_blocks: int = Field(0, ge=0, description="recompute activations of every n-th block; 0 = keep all")
     checkpoint_kinds: list[Literal["double", "single"]] = Field(
         ["double", "single"], description="kinds of block that checkpoint_blocks applies to"
@@ -216,6 +220,18 @@ class PipelineSection(Section):
     )
 
 
+class LoraSection(Section):
+    """Low-rank adapters: the base weights stay as ``model.init_from`` has them, only adapters of linears train."""
+
+    rank: int = Field(16, ge=1, description="columns of B and rows of A of each adapter")
+    alpha: float = Field(16.0, gt=0, allow_inf_nan=False, description="over rank, the factor of B·A")
+    targets: list[str] = Field(
+        ["qkv", "attention_output", "ffn_input", "ffn_output"],
+        min_length=1,
+        description="linears with an adapter: groups as in gradient_sync.always, or patterns of their weights' names",
+    )
+
+
 class ParallelSection(Section):
     """How the network is spread over ranks; the data axis takes the ranks that are left."""
 
@@ -236,6 +252,7 @@ class HymotionSection(Section):
     evaluation: EvaluationSection = EvaluationSection()
     gradient_sync: GradientSyncSection = GradientSyncSection()
     parallel: ParallelSection = ParallelSection()
+    lora: LoraSection | None = None
 
 
 class RunConfig:
@@ -292,6 +309,7 @@ class RunConfig:
     def _cross_checks(self) -> None:
         check_pipeline(self)
         check_temporal(self)
+        check_lora(self)
         data = self.hymotion.data
         text = self.hymotion.text
         if text.mode == "live" and text.encoder != "qwen_clip":

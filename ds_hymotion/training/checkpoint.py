@@ -140,7 +140,7 @@ class Checkpoint:
             raise UserError(
                 f"{folder}: {name} is {state['shapes'].get(name)} in the checkpoint and {own.get(name)} in this run "
                 f"({len(different)} tensors differ); resume with the preset, the corpus's "
-                "representation and the hymotion.gradient_sync.frozen it was made with"
+                "representation, the hymotion.gradient_sync.frozen and the hymotion.lora it was made with"
             )
         self.states.prepare(optimizer_steps(folder, state, self.sync))
         fragments = {fragment.name: fragment for fragment in self.states.fragments()}

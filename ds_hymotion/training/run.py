@@ -21,7 +21,8 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
-from ds_hymotion.parallel.parameter_groups import sync_groups
+from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
+from ds_hymotion.training.adapters import adapt, describe_adapters, require_same_adapters
 from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.export import export_weights
@@ -41,7 +42,7 @@ from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
 from ds_hymotion.training.text import require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.values import StepValues
-from ds_hymotion.training.weights import Provenance
+from ds_hymotion.training.weights import Provenance, low_rank
 
 LONGEST_SAVE_S = 25.0
 
@@ -85,11 +86,12 @@ class TrainingRun:
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
+        self.lora = adapt(generator, self.settings, held, mesh) if self.settings.lora else {}
         statistics = generator.mean.clone(), generator.std.clone()
         self.feed = Feed(config, self.mixture, self.text, self.model_config, statistics, mesh)
         self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
-        names = [name for name, _ in generator.named_parameters()]
-        self.sync_groups = sync_groups(self.settings.gradient_sync, names)
+        names = tuple(name for name, parameter in generator.named_parameters() if parameter.requires_grad)
+        self.sync_groups = SyncGroups(names) if self.lora else sync_groups(self.settings.gradient_sync, names)
         for name in self.sync_groups.frozen:
             parameter = generator.get_parameter(name).requires_grad_(False)
             here = torch.empty(0) if parameter.is_meta else parameter.detach().to(mesh.device, copy=True)
@@ -127,6 +129,8 @@ class TrainingRun:
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
         require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
+        base = self.settings.model.init_from or ""
+        require_same_adapters(state["provenance"].get("lora", {}), self.lora, base, checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self._require_same_data(state, checkpoint)
@@ -260,6 +264,7 @@ class TrainingRun:
             steps=self.step,
             base=self.settings.model.init_from or "",
             text=text_provenance(self.settings.text, self.text),
+            lora=self.lora,
         )
 
     def _export(self, log: RunLog) -> None:
@@ -279,6 +284,8 @@ class TrainingRun:
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        if self.lora:
+            log.say(describe_adapters(low_rank(self.provenance), self.model_config))
         if self.engine.stage_table:
             log.say(self.engine.stage_table)
         if self.mesh.model_size > 1:
