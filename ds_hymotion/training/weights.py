@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,11 @@ class TrainedModel:
     provenance: Provenance
 
 
-def save_weights(path: Path, state: dict[str, torch.Tensor], provenance: Provenance) -> None:
-    """Write tensors under the released names with their provenance, atomically."""
-    save_tensors(path, state, {"format": FORMAT, "provenance": json.dumps(asdict(provenance))})
+def save_weights(
+    path: Path, state: dict[str, torch.Tensor], provenance: Provenance, more: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors under the released names with their provenance and ``more`` metadata, atomically."""
+    save_tensors(path, state, {"format": FORMAT, "provenance": json.dumps(asdict(provenance)), **(more or {})})
 
 
 def save_adapters(path: Path, adapters: dict[str, torch.Tensor], provenance: Provenance) -> None:
