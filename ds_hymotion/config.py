@@ -133,7 +133,10 @@ class TrainingSection(Section):
     seed: int = Field(0, ge=0, description="seed of weights, batches, noise and times")
     log_steps: int = Field(10, ge=1, description="steps between log lines")
     save_steps: int = Field(500, ge=0, description="steps between checkpoints; 0 = only at the end")
-    keep_last: int = Field(2, ge=1, description="checkpoints kept")
+    keep_last: int = Field(2, ge=1, description="newest checkpoints kept")
+    keep_every: int = Field(
+        0, ge=0, description="checkpoints of steps that are multiples of this are kept beside the newest; 0 = none"
+    )
     joint_groups: str | None = Field(
         None,
         description="joint groups whose loss is logged, and by which the motion head is cut over tensor ranks: names "

@@ -23,7 +23,15 @@ from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
 from ds_hymotion.training.adapters import adapt, describe_adapters, require_same_adapters
-from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
+from ds_hymotion.training.checkpoint import (
+    FIXED,
+    MASTER,
+    Checkpoint,
+    NoRoom,
+    newest_checkpoint,
+    read_kind,
+    restore_fixed,
+)
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.export import export_weights
 from ds_hymotion.training.feed import Feed
@@ -37,6 +45,7 @@ from ds_hymotion.training.network import (
     network_config,
     stage_plan,
 )
+from ds_hymotion.training.save_requests import SaveRequests
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
@@ -45,6 +54,7 @@ from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.weights import Provenance, low_rank
 
 LONGEST_SAVE_S = 25.0
+VOTES = 3  # to stop, to save, to save and quit
 
 
 class TrainingRun:
@@ -115,6 +125,7 @@ class TrainingRun:
             self.untrained,
             mesh,
             self.settings.training.keep_last,
+            self.settings.training.keep_every,
         )
         self.step = 0
         self.position = Position()
@@ -162,28 +173,31 @@ class TrainingRun:
         training = self.settings.training
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
+        requests = SaveRequests(self.output, self.mesh.is_first)
         with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
             left = training.max_steps - self.step
             for step, batches in self.feed.batches(self.position, left, self.engine.reads_batches, prefetcher):
-                parts = self._train_step(step, batches, stop, log)
+                votes = self._train_step(step, batches, stop, requests, log)
                 self._check_ranks()
                 # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
-                if self.config.dtype != "fp16" and not bool(parts.isfinite().all()):
+                if self.config.dtype != "fp16" and not bool(votes.isfinite().all()):
                     raise UserError(
-                        f"step {self.step}: the loss is {float(parts[:-1].sum())}; nothing was saved since; resume "
+                        f"step {self.step}: the loss is {float(votes[:-VOTES].sum())}; nothing was saved since; resume "
                         "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
                     )
                 if self.feed.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
-                stopping = float(parts[-1]) > 0
-                due = bool(training.save_steps) and self.step % training.save_steps == 0
+                stopping, asked, leaving = (float(vote) > 0 for vote in votes[-VOTES:])
+                if asked:
+                    requests.take()
+                due = asked or bool(training.save_steps) and self.step % training.save_steps == 0
+                last = self.step == training.max_steps
+                saved = False
                 if stopping and not due and self.checkpoint.seconds > LONGEST_SAVE_S:
                     log.say(f"stopping without a save of {self.checkpoint.seconds:.0f} s; the last one stands")
-                elif due or stopping or self.step == training.max_steps:
-                    log.say(f"step {self.step}: saved {self._save()}")
-                    if drift := self.engine.replica_difference():
-                        log.say(f"warning: weights that several ranks hold alike differ by {drift:.1e} in their sums")
-                if stopping:
+                elif due or stopping or last:
+                    saved = self._save(log, must=stopping or last)
+                if stopping or (leaving and saved):
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
                     break
         if self.step == training.max_steps:
@@ -191,22 +205,25 @@ class TrainingRun:
         self._conclude(log)
         log.close()
 
-    def _train_step(self, step: Step, batches: list[Batch], stop: StopRequest, log: RunLog) -> torch.Tensor:
-        """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
+    def _train_step(
+        self, step: Step, batches: list[Batch], stop: StopRequest, requests: SaveRequests, log: RunLog
+    ) -> torch.Tensor:
+        """One optimizer step; returns the loss parts of all ranks, and last the votes to stop, save, and quit."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
         with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
             parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
             if self.average and not self.engine.skipped:
                 self.average.update(self.engine.sync.stepping)
-        votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
+        wishes = torch.tensor([float(stop.reason is not None), *requests.votes()], device=parts.device)
+        votes = torch.cat([parts, wishes])
         self.mesh.sum_over_all(votes)
         self.step += 1
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
         if logged:
-            values = self.values.of(votes[:-1].cpu(), step, factor)
+            values = self.values.of(votes[:-VOTES].cpu(), step, factor)
             loss = float(values["loss"])
             log.record(self.step, values)
         for line in self.memory.lines():
@@ -242,7 +259,8 @@ class TrainingRun:
         clips = "training clips, other noise" if self.settings.evaluation.split == "train" else "held-out clips"
         log.say(f"step {self.step}: loss {held_out.mean:.4f} ({clips})")
 
-    def _save(self) -> Path:
+    def _save(self, log: RunLog, must: bool) -> bool:
+        """Save and say so; where the disk has no room, say that and go on, unless the run ``must`` not."""
         state = {
             "position": self.position.state(),
             "config": self.config.as_dict(),
@@ -250,7 +268,16 @@ class TrainingRun:
             "provenance": asdict(self.provenance),
             "fingerprint": self.fingerprint,
         }
-        return self.checkpoint.save(self.step, state)
+        try:
+            log.say(f"step {self.step}: saved {self.checkpoint.save(self.step, state)}")
+        except NoRoom as error:
+            if must:
+                raise
+            log.say(f"warning: {error}; the run goes on")
+            return False
+        if drift := self.engine.replica_difference():
+            log.say(f"warning: weights that several ranks hold alike differ by {drift:.1e} in their sums")
+        return True
 
     @property
     def provenance(self) -> Provenance:
