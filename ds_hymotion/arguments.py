@@ -57,6 +57,10 @@ class TrainArguments:
     )
     preset: str | None = flag(None, "network preset")
     init_from: str | None = flag(None, "weights to start from")
+    allow_fresh: bool | None = flag(
+        None, "start with fresh tensors where --init_from lacks them or has other shapes", nargs="?", const=True
+    )
+    lora_rank: int | None = flag(None, "train low-rank adapters of this rank on --init_from instead of its weights")
     replay_corpus: str | None = flag(None, "prepared base corpus that takes a share of every epoch")
     replay_share: float | None = flag(None, "share of the replay corpus's clips in an epoch; 0.2 unless given")
     allow_other_data: bool | None = flag(
@@ -95,6 +99,8 @@ class TrainArguments:
 JSON_KEYS = {
     "preset": "hymotion.model.preset",
     "init_from": "hymotion.model.init_from",
+    "allow_fresh": "hymotion.model.allow_fresh",
+    "lora_rank": "hymotion.lora.rank",
     "replay_corpus": "hymotion.data.replay.corpus",
     "replay_share": "hymotion.data.replay.share",
     "allow_other_data": "hymotion.data.allow_other_data",

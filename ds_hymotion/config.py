@@ -13,6 +13,7 @@ from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
 from ds_hymotion.expert_checks import check_experts
+from ds_hymotion.lora_checks import check_lora
 from ds_hymotion.mesh_shape import MeshShape
 from ds_hymotion.pipeline_checks import check_pipeline, check_temporal
 
@@ -45,6 +46,9 @@ class ModelSection(Section):
         "from scratch) or released (zero gates and head)",
     )
     init_from: str | None = Field(None, description="start from this latest.ckpt, safetensors export or run folder")
+    allow_fresh: bool = Field(
+        False, description="where init_from lacks a tensor or has it in another shape, start with a fresh one"
+    )
     checkpoint_blocks: int = Field(0, ge=0, description="recompute activations of every n-th block; 0 = keep all")
     checkpoint_kinds: list[Literal["double", "single"]] = Field(
         ["double", "single"], description="kinds of block that checkpoint_blocks applies to"
@@ -131,7 +135,10 @@ class TrainingSection(Section):
     seed: int = Field(0, ge=0, description="seed of weights, batches, noise and times")
     log_steps: int = Field(10, ge=1, description="steps between log lines")
     save_steps: int = Field(500, ge=0, description="steps between checkpoints; 0 = only at the end")
-    keep_last: int = Field(2, ge=1, description="checkpoints kept")
+    keep_last: int = Field(2, ge=1, description="newest checkpoints kept")
+    keep_every: int = Field(
+        0, ge=0, description="checkpoints of steps that are multiples of this are kept beside the newest; 0 = none"
+    )
     joint_groups: str | None = Field(
         None,
         description="joint groups whose loss is logged, and by which the motion head is cut over tensor ranks: names "
@@ -264,6 +271,18 @@ class ExpertsSection(Section):
         return tuple(self.names or ACTION_TYPES) if self.number else ()
 
 
+class LoraSection(Section):
+    """Low-rank adapters: the base weights stay as ``model.init_from`` has them, only adapters of linears train."""
+
+    rank: int = Field(16, ge=1, description="columns of B and rows of A of each adapter")
+    alpha: float = Field(16.0, gt=0, allow_inf_nan=False, description="over rank, the factor of B·A")
+    targets: list[str] = Field(
+        ["qkv", "attention_output", "ffn_input", "ffn_output"],
+        min_length=1,
+        description="linears with an adapter: groups as in gradient_sync.always, or patterns of their weights' names",
+    )
+
+
 class ParallelSection(Section):
     """How the network is spread over ranks; the data axis takes the ranks that are left."""
 
@@ -285,6 +304,7 @@ class HymotionSection(Section):
     gradient_sync: GradientSyncSection = GradientSyncSection()
     experts: ExpertsSection = ExpertsSection()
     parallel: ParallelSection = ParallelSection()
+    lora: LoraSection | None = None
 
 
 class RunConfig:
@@ -343,6 +363,7 @@ class RunConfig:
         check_pipeline(self)
         check_temporal(self)
         check_experts(self)
+        check_lora(self)
         data = self.hymotion.data
         text = self.hymotion.text
         if text.mode == "live" and text.encoder != "qwen_clip":

@@ -17,6 +17,7 @@ FREE = {
     "config",
     "pipeline_checks",
     "expert_checks",
+    "lora_checks",
     "deepspeed_keys",
     "mesh_shape",
     "arguments",

@@ -15,6 +15,7 @@ from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.parallel.tensor import check_size
+from ds_hymotion.training.adapters import adapted_linears
 from ds_hymotion.training.checkpoint import checkpoint_folders
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
@@ -42,6 +43,8 @@ def start_training(arguments: TrainArguments) -> bool:
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
+    if config.hymotion.lora:
+        adapted_linears(config.hymotion.lora, network)
     mixture = Mixture.open(corpus, config.hymotion.data)
     text_source(config.hymotion.text, mixture, network)
     expert_ids(mixture.samples, config.hymotion.experts.types, mixture.action_of)
