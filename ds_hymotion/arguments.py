@@ -48,6 +48,7 @@ class TrainArguments:
     output_dir: str = flag("", "folder for checkpoints, log and weights")
     deepspeed: bool = flag(False, "accepted for DeepSpeed's customary command line; the engine is always DeepSpeed")
     deepspeed_config: str = flag("", "DeepSpeed JSON with a hymotion section, such as ds_configs/cpu_tiny.json")
+    auto_tier: bool = flag(False, "choose the file of ds_configs/ by the visible GPUs, in place of --deepspeed_config")
     local_rank: int = flag(-1, "set by launchers")
     resume: str | None = flag(
         None,
@@ -55,7 +56,9 @@ class TrainArguments:
         nargs="?",
         const=AUTO,
     )
-    preset: str | None = flag(None, "network preset")
+    preset: str | None = flag(
+        None, "network preset; tiny in a file for another one also takes hashed text, and 2 for every longer axis"
+    )
     init_from: str | None = flag(None, "weights to start from")
     allow_fresh: bool | None = flag(
         None, "start with fresh tensors where --init_from lacks them or has other shapes", nargs="?", const=True

@@ -60,13 +60,23 @@ def network_config(settings: HymotionSection, corpus: Corpus) -> ModelConfig:
             f"{corpus.folder}: {corpus.fps:g} fps, the network is made for {model.fps:g}; prepare it with --fps "
             f"{model.fps:g}, or allow it with --allow_fps"
         )
+    return sized_network(settings, corpus.representation.channels)
+
+
+def sized_network(settings: HymotionSection, channels: int) -> ModelConfig:
+    """The preset with the section's changes, for motions of ``channels`` channels.
+
+    Raises:
+        UserError: an unknown preset or illegal sizes.
+    """
+    model = settings.model
     changes: dict[str, Any] = _chunk_settings(settings) | {"expert_names": settings.experts.types}
     changes |= {name: getattr(model, name) for name in OVERRIDES if getattr(model, name) is not None}
     try:
         if settings.experts.number:
             most = preset(model.preset, **{**changes, "expert_names": ()}).most_expert_blocks
             changes["expert_blocks"] = settings.experts.blocks or min(USUAL_EXPERT_BLOCKS, max(1, most // 2))
-        return preset(model.preset, input_dim=corpus.representation.channels, **changes)
+        return preset(model.preset, input_dim=channels, **changes)
     except UserError:
         raise
     except ValueError as error:

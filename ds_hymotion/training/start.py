@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import torch
+
 from ds_hymotion.arguments import AUTO, TrainArguments
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config import RunConfig, read_json
 from ds_hymotion.data.corpus import HEADER, Corpus
 from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture
@@ -15,6 +17,7 @@ from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.parallel.tensor import check_size
+from ds_hymotion.tiers import choose_tier, on_tiny_network
 from ds_hymotion.training.adapters import adapted_linears
 from ds_hymotion.training.checkpoint import checkpoint_folders
 from ds_hymotion.training.joints import JointPlan
@@ -31,15 +34,16 @@ def start_training(arguments: TrainArguments) -> bool:
     Raises:
         UserError: a flag, key or file is wrong; all ranks raise alike.
     """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    path = _tier_file(arguments, world) if arguments.auto_tier else arguments.deepspeed_config
     for name, example in (
         ("deepspeed_config", "ds_configs/cpu_tiny.json"),
         ("data_dir", "CORPUS"),
         ("output_dir", "RUN"),
     ):
-        if not getattr(arguments, name):
+        if not (path if name == "deepspeed_config" else getattr(arguments, name)):
             raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), ranks=world)
+    config = run_config(arguments, path, world)
     corpus = Corpus.open(arguments.data_dir)
     network = network_config(config.hymotion, corpus)
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
@@ -60,6 +64,29 @@ def start_training(arguments: TrainArguments) -> bool:
     TrainingRun(config, corpus, output, mesh, resume, mixture).train()
     mesh.stop()
     return mesh.is_first
+
+
+def run_config(arguments: TrainArguments, path: str, world: int) -> RunConfig:
+    """The JSON with what the flags change, for ``world`` processes.
+
+    Raises:
+        UserError: as :class:`RunConfig`.
+    """
+    raw, given = read_json(path), arguments.overrides()
+    changes = {key: value for key, value in on_tiny_network(raw, arguments.preset).items() if given.get(key) is None}
+    if changes:
+        announce(f"--preset {arguments.preset}: " + ", ".join(f"{key} = {value!r}" for key, value in changes.items()))
+    return RunConfig(raw, path, {**given, **changes}, world)
+
+
+def _tier_file(arguments: TrainArguments, world: int) -> str:
+    """The file that ``--auto_tier`` chooses."""
+    if arguments.deepspeed_config:
+        raise UserError(f"--auto_tier and --deepspeed_config {arguments.deepspeed_config} exclude each other: give one")
+    memory = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
+    tier, reason = choose_tier(memory, world)
+    announce(f"--auto_tier: {tier.path.name}: {reason}")
+    return str(tier.path)
 
 
 def _resume_folder(flag: str | None, output: Path) -> Path | None:

@@ -1,0 +1,94 @@
+"""Which parameters every stage and tensor rank holds, counted on the meta device."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ds_hymotion.config import RunConfig
+from ds_hymotion.errors import UserError
+from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
+from ds_hymotion.parallel.stages import StagePlan, check_trained, network_units, plan_stages
+from ds_hymotion.parallel.tensor import plan_cuts
+from ds_hymotion.reports.planner.load import Load
+from ds_hymotion.reports.planner.states import Held
+from ds_hymotion.training.joints import JointPlan
+from ds_hymotion.training.network import TYPICAL_TOKENS, sized_network
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The network of a configuration and where its tensors lie.
+
+    Attributes:
+        network: its sizes.
+        shapes: whole shape of every parameter, by released name.
+        cuts: how tensors are cut over the tensor ranks.
+        stages: which stage holds what.
+        groups: which parameters are trained, and which are averaged every step.
+        joints: which tensor rank predicts which channels.
+    """
+
+    network: ModelConfig
+    shapes: dict[str, tuple[int, ...]]
+    cuts: CutPlan
+    stages: StagePlan
+    groups: SyncGroups
+    joints: JointPlan
+
+    @classmethod
+    def of(cls, config: RunConfig, load: Load) -> Inventory:
+        """Divide the network as a run would.
+
+        Raises:
+            UserError: what a run would refuse, and what is not planned: pipelines by time, encoders in the run.
+        """
+        settings = config.hymotion
+        for key, value, planned in (
+            ("pipeline.mode", settings.pipeline.mode, "layers"),
+            ("text.mode", settings.text.mode, "cached"),
+        ):
+            if value != planned:
+                raise UserError(f"{config.name}: hymotion.{key} = {value} is not planned; plan with {planned}")
+        network = sized_network(settings, load.space.channels)
+        with torch.device("meta"):
+            generator = MotionGenerator(network)
+        joints = JointPlan(settings.training, load.space, settings.parallel.model)
+        shapes = {name: tuple(value.shape) for name, value in generator.named_parameters()}
+        groups = sync_groups(settings.gradient_sync, list(shapes))
+        stages = _stages(config, network, load)
+        check_trained(stages, groups)
+        return cls(network, shapes, plan_cuts(generator, network, joints.rank_channels), stages, groups, joints)
+
+    def held(self, stage: int, rank: int, sharers: int) -> Held:
+        """What tensor rank ``rank`` of a stage holds, shared by ``sharers`` data ranks."""
+        sizes = {name: self._size(name, rank) for name in self.shapes if self.stages.holds(stage, name)}
+        frozen = sum(size for name, size in sizes.items() if name in self.groups.frozen)
+        return Held(sum(sizes.values()) - frozen, frozen, sharers, max(sizes.values()))
+
+    def replicated(self, stage: int) -> int:
+        """Numbers of a stage that every tensor rank holds whole."""
+        names = [name for name in self.shapes if self.stages.holds(stage, name) and name not in self.cuts.cuts]
+        return sum(math.prod(self.shapes[name]) for name in names) if self.cuts.size > 1 else 0
+
+    def always(self, stage: int, rank: int) -> int:
+        """Trained numbers of a rank that are averaged every step."""
+        names = [name for name in self.shapes if self.stages.holds(stage, name)]
+        return sum(self._size(name, rank) for name in names if name in self.groups.always)
+
+    def _size(self, name: str, rank: int) -> int:
+        shape = self.shapes[name]
+        return math.prod(self.cuts.cuts[name].part_shape(shape, rank) if name in self.cuts.cuts else shape)
+
+
+def _stages(config: RunConfig, network: ModelConfig, load: Load) -> StagePlan:
+    settings = config.hymotion
+    mean = load.mean_frames(settings.data.bucket_bounds[-1])
+    clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
+    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample)
+    return plan_stages(units, settings.parallel.pipeline, settings.pipeline)

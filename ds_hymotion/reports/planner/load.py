@@ -1,0 +1,95 @@
+"""The largest micro-batch that a configuration can meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ds_hymotion.config import RunConfig
+from ds_hymotion.data.buckets import BucketSettings
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.motion.representation import Representation, representation
+from ds_hymotion.text.cache import TextCache
+
+RELEASED = "hy-motion"
+# Where no corpus tells: as many tokens as qwen_clip keeps of a caption; hashed ones are as long as their text.
+LONGEST_TEXT = {"qwen_clip": 128}
+USUAL_TEXT = 32
+SHORTEST = 20
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """Rows of one micro-batch, its padded frames and text tokens."""
+
+    rows: int
+    frames: int
+    tokens: int
+
+    @property
+    def weight(self) -> int:
+        """Tokens of both streams: what activations grow with."""
+        return self.rows * (self.frames + self.tokens)
+
+    def __str__(self) -> str:
+        return f"{self.rows} row(s) x ({self.frames} frames + {self.tokens} text tokens)"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is known of the data.
+
+    Attributes:
+        space: the representation of the motions.
+        frames: frames of the training clips; empty without a corpus.
+        tokens: text tokens of the longest caption.
+        source: where that comes from, for people.
+    """
+
+    space: Representation
+    frames: tuple[int, ...]
+    tokens: int
+    source: str
+
+    @classmethod
+    def of(cls, config: RunConfig, corpus: Corpus | None = None) -> Load:
+        """The corpus's clips and captions, or without one the longest that the configuration lets through."""
+        encoder = config.hymotion.text.encoder
+        if corpus is None:
+            released = config.hymotion.model.preset.startswith(RELEASED)
+            space = representation("hymotion-201" if released else "smpl24-rotmat")
+            return cls(space, (), LONGEST_TEXT.get(encoder, USUAL_TEXT), "any clip of the configured buckets")
+        samples = corpus.split("train")
+        captions = [caption.text for sample in samples for caption in sample.captions]
+        cache = TextCache(corpus.text_cache_folder(encoder))
+        known = [text for text in captions if text in cache]
+        tokens = max(cache.lengths(known), default=LONGEST_TEXT.get(encoder, USUAL_TEXT))
+        return cls(corpus.representation, tuple(sample.frames for sample in samples), tokens, str(corpus.folder))
+
+    def mean_frames(self, canvas: int) -> float:
+        """Mean length of a clip on the canvas; the canvas itself where no clip is known."""
+        seen = [min(length, canvas) for length in self.frames] or [canvas]
+        return sum(seen) / len(seen)
+
+    def shapes(self, config: RunConfig) -> list[Shape]:
+        """Micro-batches among which the largest is: with a budget of frames, short clips make many rows of text."""
+        data, flow = config.hymotion.data, config.hymotion.flow
+        canvas = data.bucket_bounds[-1]
+        longest = min(max(self.frames), canvas) if self.frames else canvas
+        if not data.frames_per_gpu:
+            rows = config.deepspeed["train_micro_batch_size_per_gpu"] * flow.timesteps_per_sample
+            return [Shape(rows, longest, self.tokens)]
+        lengths = [longest, *self._lower_ends(BucketSettings(tuple(data.bucket_bounds), data.short))]
+        budget = data.frames_per_gpu // flow.timesteps_per_sample
+        return sorted(
+            {Shape(max(1, budget // length) * flow.timesteps_per_sample, length, self.tokens) for length in lengths},
+            key=lambda shape: shape.weight,
+        )
+
+    def _lower_ends(self, buckets: BucketSettings) -> Sequence[int]:
+        """The shortest clip of every bucket that has one."""
+        bounds = (SHORTEST if buckets.short == "keep" else buckets.bounds[0], *buckets.bounds)
+        if not self.frames:
+            return bounds
+        seen = [min(length, buckets.canvas) for length in self.frames]
+        return [min(inside) for low in bounds if (inside := [length for length in seen if length >= low])]

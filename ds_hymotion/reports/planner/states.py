@@ -1,0 +1,114 @@
+"""Bytes that a rank's weights, gradients and optimizer states take, as DeepSpeed 0.19 lays them out.
+
+Which copies exist was read off running engines: ``launch/benchmark.py plan`` compares them with what is allocated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ds_hymotion.config import RunConfig
+from ds_hymotion.deepspeed_keys import zero_stage
+
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+BUCKET = 500_000_000  # DeepSpeed's default of reduce_bucket_size, and the most it flattens for an all-reduce
+
+
+@dataclass(frozen=True)
+class Held:
+    """Parameters on one rank: trained and frozen ones, how many data ranks share the trained, the largest tensor."""
+
+    trained: int
+    frozen: int
+    sharers: int
+    largest: int
+
+
+@dataclass
+class States:
+    """Bytes by what they are for.
+
+    Attributes:
+        device: what stays on the device, gradients at their most.
+        step: more on the device while the optimizer steps, when activations are gone.
+        host: what offloading keeps in this rank's host memory.
+    """
+
+    device: dict[str, int] = field(default_factory=dict)
+    step: int = 0
+    host: dict[str, int] = field(default_factory=dict)
+
+
+def moments(config: RunConfig) -> int:
+    """Moments per trained number: two of Adam, one of SGD with momentum."""
+    optimizer = config.deepspeed["optimizer"]
+    if optimizer["type"] in ("Adam", "AdamW"):
+        return 3 if optimizer["params"].get("amsgrad") else 2
+    return 1 if optimizer["params"].get("momentum") else 0
+
+
+def offload(config: RunConfig, key: str) -> bool:
+    """Whether ``offload_optimizer`` or ``offload_param`` moves something off the device."""
+    zero = config.deepspeed.get("zero_optimization")
+    section = zero.get(key) if isinstance(zero, dict) else None
+    return isinstance(section, dict) and section.get("device", "none") != "none"
+
+
+def accumulation_bytes(config: RunConfig) -> int:
+    """Bytes of an accumulated gradient's number; bf16 is accumulated in fp32 unless the JSON says otherwise."""
+    asked = config.deepspeed.get("data_types", {}).get("grad_accum_dtype")
+    return BYTES[asked or ("fp32" if config.dtype == "bf16" else config.dtype)]
+
+
+def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
+    """The bytes of one rank.
+
+    Args:
+        config: checked configuration.
+        held: what the rank holds.
+        fused: whether the optimizer's step needs no copies; torch's own Adam makes one of a moment.
+    """
+    size, accumulated = BYTES[config.dtype], accumulation_bytes(config)
+    stage, part = zero_stage(config.deepspeed), -(-held.trained // held.sharers)
+    own = part if stage else held.trained
+    master = 4 * part if stage else 0
+    average = 4 * own if config.hymotion.training.ema_decay else 0
+    optimizer = {"fp32 masters": master, "moments": 4 * moments(config) * own, "weight average": average}
+    states = States({"weights": size * (held.trained + held.frozen)})
+    if offload(config, "offload_optimizer"):
+        states.host = {
+            **optimizer,
+            "gradients": 4 * part,
+            "copy of the weights": size * part,
+            "buffer": size * held.largest,
+        }
+        kept = accumulated * part if accumulated != size else size * held.largest
+        states.device |= {"gradients": kept, "buffers": _bucket(config, size) + size * held.largest}
+        if accumulated == size and config.deepspeed["gradient_accumulation_steps"] > 1:
+            states.host["accumulated gradients"] = size * part
+        return states
+    states.device |= optimizer
+    grouped = config.dtype == "bf16" and accumulated == 4 and stage == 1
+    if stage == 0:
+        gradients = size * held.trained
+    elif grouped:
+        gradients = (accumulated + size) * held.trained
+    elif stage == 1:
+        gradients = max(size * held.trained, 4 * part)
+    else:
+        gradients = max(accumulated * part + (size * part if accumulated != size else 0), 4 * part)
+    states.device["gradients"] = gradients
+    if stage and not grouped:
+        states.device["buffers"] = _bucket(config, accumulated if stage == 1 else size)
+    flattened = 4 * min(BUCKET, held.trained) if held.sharers > 1 and (grouped or stage == 0) else 0
+    states.step = max(flattened, 0 if fused else 4 * own)
+    return states
+
+
+def _bucket(config: RunConfig, size: int) -> int:
+    zero: Any = config.deepspeed.get("zero_optimization")
+    zero = zero if isinstance(zero, dict) else {}
+    if zero.get("contiguous_gradients") is False:
+        return 0
+    return int(zero.get("reduce_bucket_size", BUCKET)) * size * (2 if zero.get("overlap_comm") else 1)

@@ -1,0 +1,134 @@
+"""The tier files: each is legal, is chosen for its machine, and its strategy trains like one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from ds_hymotion.arguments import TrainArguments
+from ds_hymotion.config import RunConfig, read_json
+from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.tiers import CONFIGS, GIB, TIERS, Tier, choose_tier, on_tiny_network, tier_of
+from ds_hymotion.training.run import TrainingRun
+from ds_hymotion.training.start import run_config
+from tests.commands import run_here
+from tests.corpora import random_weights
+from tests.ranks import RankPool
+from tests.runs import logged
+
+TINY = {"feat_dim": 256, "num_layers": 3, "num_heads": 4, "ctxt_input_dim": 128, "vtxt_input_dim": 128}
+
+
+def test_every_file_is_a_tier_and_legal_on_its_machine() -> None:
+    assert {tier.path for tier in TIERS} == set(CONFIGS.glob("*.json"))
+    for tier in TIERS:
+        config = RunConfig.load(tier.path, ranks=tier.devices or 2)
+        assert tier_of(tier.path) is tier
+        if tier.devices:
+            assert config.hymotion.text.encoder == "qwen_clip" and config.dtype == "bf16"
+            assert tier.budget <= tier.card and config.deepspeed["optimizer"]["params"]["lr"] == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("cards", "processes", "name"),
+    [
+        ([], 1, "cpu_tiny"),
+        ([], 2, "cpu_tiny"),
+        ([23.6], 1, "lite_1x3090"),
+        ([15.8], 1, "lite_1x3090"),
+        ([15.8, 15.8], 2, "lite_1x3090"),
+        ([23.6, 23.6], 2, "pro_2x3090"),
+        ([23.6, 23.6], 1, "lite_1x3090"),
+        ([79.2, 23.6, 79.2, 79.2], 4, "pro_2x3090"),
+        ([39.4] * 4, 4, "studio_4xa100"),
+        ([39.4] * 8, 8, "studio_4xa100"),
+        ([139.8], 1, "lite_1x3090"),
+    ],
+)
+def test_the_tier_of_made_up_devices(cards: list[float], processes: int, name: str) -> None:
+    tier, reason = choose_tier([int(card * GIB) for card in cards], processes)
+    assert tier.name == name
+    assert (f"{len(cards)} visible GPU(s)" if cards else "no GPU") in reason
+    assert ("for pro_2x3090 start 2 processes" in reason) == (len(cards) == 2 and processes == 1)
+
+
+def test_devices_that_no_tier_serves() -> None:
+    with pytest.raises(UserError, match="8.0 GiB and 1 process.*--deepspeed_config.*lite_1x3090"):
+        choose_tier([8 * GIB], 1)
+
+
+def test_auto_tier_says_what_it_chose(
+    tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = ["--data_dir", str(corpus.folder), "--output_dir", str(tmp_path / "run"), "--auto_tier"]
+    assert run_here("train.py", [*place, "--deepspeed_config", "x.json"], monkeypatch) == 2
+    assert "--deepspeed_config x.json exclude each other" in capsys.readouterr().err
+    assert run_here("train.py", [*place, "--max_steps", "0"], monkeypatch) == 2
+    printed = capsys.readouterr()
+    assert "--auto_tier: cpu_tiny.json: no GPU is visible" in printed.out
+    assert "cpu_tiny.json: hymotion.training.max_steps = 0" in printed.err
+
+
+def test_what_changes_with_the_tiny_network() -> None:
+    long = {"model": {"preset": "hy-motion-1.0", "init_from": "x.ckpt"}, "parallel": {"model": 4, "pipeline": 2}}
+    assert on_tiny_network({"hymotion": long}, "tiny") == {
+        "hymotion.text.encoder": "hashed",
+        "hymotion.model.init_from": "",
+        "hymotion.parallel.model": 2,
+    }
+    assert not on_tiny_network({"hymotion": long}, None)
+    assert not on_tiny_network({"hymotion": long}, "hy-motion-1.0-lite")
+    assert not on_tiny_network(read_json(CONFIGS / "cpu_tiny.json"), "tiny")
+    config = run_config(TrainArguments(preset="tiny", text_encoder="other"), str(TIERS[-1].path), 8)
+    assert config.hymotion.model.preset == "tiny" and config.hymotion.text.encoder == "other"
+
+
+@pytest.fixture(scope="module")
+def weights(corpus: Corpus) -> Path:
+    return random_weights(corpus.folder.parent / "tiny.safetensors", corpus, TINY, spread=1 / 16)
+
+
+def train_tier(path: str, flags: dict[str, object], corpus: Path, output: Path) -> None:
+    """Three steps of a tier's file with the tiny network on the ranks of the current process group."""
+    arguments = TrainArguments(preset="tiny", max_steps=3, warmup_steps=0, learning_rate=1e-3, log_steps=1, **flags)  # type: ignore[arg-type]
+    config = run_config(arguments, path, dist.get_world_size())
+    output.mkdir(parents=True, exist_ok=True)
+    mesh = Mesh.current(model=config.shape.model, pipe=config.shape.pipe)
+    TrainingRun(config, Corpus.open(corpus), output, mesh).train()
+
+
+CASES = [(tier, kind) for tier in TIERS if tier.devices for kind in ("fp32", "bf16")]
+QUICK = {("pro_2x3090", "bf16")}
+
+
+@pytest.mark.parametrize(
+    ("tier", "kind"),
+    [
+        pytest.param(*case, id=f"{case[0].name}-{case[1]}", marks=[] if (case[0].name, case[1]) in QUICK else [FULL])
+        for FULL in [pytest.mark.full]
+        for case in CASES
+    ],
+)
+def test_a_tiers_strategy_trains_like_one_process(
+    ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, tier: Tier, kind: str
+) -> None:
+    raw = read_json(tier.path)
+    raw[kind if kind != "fp32" else "bf16"] = {"enabled": kind != "fp32"}
+    file = tmp_path / tier.path.name
+    file.write_text(json.dumps(raw))
+    plain = RunConfig(raw)
+    world = plain.shape.model * plain.shape.pipe * (1 if tier.devices > 1 else 2)
+    data = world // (plain.shape.model * plain.shape.pipe)
+    accumulation = plain.deepspeed["gradient_accumulation_steps"]
+    flags: dict[str, object] = {"init_from": str(weights), "seed": 1}
+    alone = {"tensor_parallel_size": 1, "pipeline_stages": 1, "gradient_accumulation_steps": accumulation * data}
+    for size, more, name in ((world, {}, "spread"), (1, alone, "alone")):
+        ranks.run(size, train_tier, str(file), {**flags, **more}, corpus.folder, tmp_path / name)
+    spread, one = logged(tmp_path / "spread"), logged(tmp_path / "alone")
+    assert len(one) == 3 and abs(one[0] - one[2]) > 1e-3 * one[0]
+    assert spread == pytest.approx(one, rel=1e-4 if kind == "fp32" else 3e-3)
