@@ -41,6 +41,7 @@ from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
 from ds_hymotion.training.text import require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.values import StepValues
+from ds_hymotion.training.watchdog import Watchdog
 from ds_hymotion.training.weights import Provenance
 
 LONGEST_SAVE_S = 25.0
@@ -114,6 +115,7 @@ class TrainingRun:
             mesh,
             self.settings.training.keep_last,
         )
+        self.watchdog = Watchdog(self.engine, self.settings.watchdog_s)
         self.step = 0
         self.position = Position()
         if checkpoint:
@@ -158,7 +160,8 @@ class TrainingRun:
         training = self.settings.training
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
-        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
+        self.watchdog.step = self.step
+        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic, self.watchdog:
             left = training.max_steps - self.step
             for step, batches in self.feed.batches(self.position, left, self.engine.reads_batches, prefetcher):
                 parts = self._train_step(step, batches, stop, log)
@@ -198,6 +201,7 @@ class TrainingRun:
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
         self.mesh.sum_over_all(votes)
         self.step += 1
+        self.watchdog.beat(self.step)
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
@@ -231,7 +235,7 @@ class TrainingRun:
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.feed.evaluation is not None
-        with self.engine.traffic.paused():
+        with self.engine.traffic.paused(), self.watchdog.patient():
             held_out = self.feed.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
@@ -246,7 +250,8 @@ class TrainingRun:
             "provenance": asdict(self.provenance),
             "fingerprint": self.fingerprint,
         }
-        return self.checkpoint.save(self.step, state)
+        with self.watchdog.patient():
+            return self.checkpoint.save(self.step, state)
 
     @property
     def provenance(self) -> Provenance:
