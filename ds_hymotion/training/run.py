@@ -284,6 +284,8 @@ class TrainingRun:
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        for line in self.engine.notes:
+            log.say(line)
         if self.engine.stage_table:
             log.say(self.engine.stage_table)
         if self.mesh.model_size > 1:
