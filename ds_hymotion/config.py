@@ -305,6 +305,13 @@ class HymotionSection(Section):
     experts: ExpertsSection = ExpertsSection()
     parallel: ParallelSection = ParallelSection()
     lora: LoraSection | None = None
+    watchdog_s: float = Field(
+        600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="longest time from step to step in s (ten times as long for the first step, saves and "
+        "evaluations): then every rank's state is printed and the run ends with code 86; 0 = never",
+    )
 
 
 class RunConfig:

@@ -17,9 +17,11 @@ from torch.utils.cpp_extension import CUDA_HOME
 from ds_hymotion.config import ExpertsSection, RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.plan import Step
+from ds_hymotion.deepspeed_keys import offloads
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
+from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.experts import MovingGroups, expert_groups, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
@@ -63,6 +65,8 @@ class DataEngine:
     ) -> None:
         settings = engine_settings(config, mesh)
         check_with_deepspeed(settings, config.name, mesh)
+        falls_back = offloads(settings, "offload_optimizer") and settings["optimizer"]["params"].get("torch_adam")
+        self.notes = [NO_COMPILER] if falls_back else []
         self.mesh = mesh
         named = dict(objective.named_parameters())
         self.parameters = {name.removeprefix(PREFIX): value for name, value in named.items() if value.requires_grad}
@@ -313,10 +317,11 @@ def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     """What DeepSpeed is given: the JSON without our section, with what a CPU and an optimizer of torch's own need."""
     settings = {**config.deepspeed, "steps_per_print": None}
     optimizer = {**settings["optimizer"], "params": dict(settings["optimizer"]["params"])}
-    offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get(
-        "offload_optimizer"
-    )
-    if optimizer["type"] in ("Adam", "AdamW") and not offload and not _builds_fused_adam(mesh.device):
+    offload = offloads(settings, "offload_optimizer")
+    if offload:
+        settings.setdefault("zero_force_ds_cpu_optimizer", False)
+    builds = compiles() if offload else _builds_fused_adam(mesh.device)
+    if optimizer["type"] in ("Adam", "AdamW") and not builds:
         optimizer["params"]["torch_adam"] = True
     settings["optimizer"] = optimizer
     if optimizer["type"] == "SGD":

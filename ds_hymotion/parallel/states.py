@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ds_hymotion.parallel.cpu_adam import replay_steps
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.experts import EXPERT
 from ds_hymotion.parallel.mesh import Mesh
@@ -200,6 +201,7 @@ class ParameterStates:
                     state["step"].fill_(step)
                 elif "step" in state:
                     state["step"] = step
+        replay_steps(base)
         if hasattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
             self.engine.optimizer._lazy_init_hp_params_optimizer_state()
 

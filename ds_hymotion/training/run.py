@@ -25,7 +25,7 @@ from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
-from ds_hymotion.training.adapters import adapt, describe_adapters, require_same_adapters
+from ds_hymotion.training.adapters import adapt, require_same_adapters
 from ds_hymotion.training.checkpoint import (
     FIXED,
     MASTER,
@@ -55,7 +55,8 @@ from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
 from ds_hymotion.training.text import require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.values import StepValues
-from ds_hymotion.training.weights import Provenance, low_rank
+from ds_hymotion.training.watchdog import Watchdog
+from ds_hymotion.training.weights import Provenance
 
 LONGEST_SAVE_S = 25.0
 VOTES = 3  # to stop, to save, to save and quit
@@ -137,6 +138,7 @@ class TrainingRun:
             self.settings.training.keep_last,
             self.settings.training.keep_every,
         )
+        self.watchdog = Watchdog(self.engine, self.settings.watchdog_s)
         self.step = 0
         self.position = Position()
         if checkpoint:
@@ -190,8 +192,9 @@ class TrainingRun:
         training = self.settings.training
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
+        self.watchdog.step = self.step
         requests = SaveRequests(self.output, self.mesh.is_first)
-        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
+        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic, self.watchdog:
             left = training.max_steps - self.step
             for step, batches in self.feed.batches(self.position, left, self.engine.reads_batches, prefetcher):
                 votes = self._train_step(step, batches, stop, requests, log)
@@ -237,6 +240,7 @@ class TrainingRun:
         votes = torch.cat([parts, wishes])
         self.mesh.sum_over_all(votes)
         self.step += 1
+        self.watchdog.beat(self.step)
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
@@ -271,7 +275,7 @@ class TrainingRun:
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.feed.evaluation is not None
-        with self.engine.traffic.paused():
+        with self.engine.traffic.paused(), self.watchdog.patient():
             held_out = self.feed.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
@@ -289,7 +293,8 @@ class TrainingRun:
             "experts": self.experts.state() if self.experts else None,
         }
         try:
-            log.say(f"step {self.step}: saved {self.checkpoint.save(self.step, state)}")
+            with self.watchdog.patient():
+                log.say(f"step {self.step}: saved {self.checkpoint.save(self.step, state)}")
         except NoRoom as error:
             if must:
                 raise
@@ -333,8 +338,8 @@ class TrainingRun:
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
-        if self.lora:
-            log.say(describe_adapters(low_rank(self.provenance), self.model_config))
+        for line in self.engine.notes:
+            log.say(line)
         if self.engine.stage_table:
             log.say(self.engine.stage_table)
         if self.experts:
