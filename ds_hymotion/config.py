@@ -260,6 +260,12 @@ class ExpertsSection(Section):
     size: int = Field(
         1, ge=1, description="groups of data ranks that the experts are divided over; 1 = every rank holds all"
     )
+    dispatch: Literal["affinity", "all_to_all"] = Field(
+        "affinity", description="clips are planned onto the ranks of their experts, or sent there behind the trunk"
+    )
+    class_weights: list[Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]] = Field(
+        [], description="how often an epoch visits the clips of each type, over once; [] = all alike"
+    )
     starving_steps: int = Field(
         200, ge=0, description="warn of an expert that has not learnt for so many steps; 0 = never"
     )
@@ -269,6 +275,11 @@ class ExpertsSection(Section):
     def types(self) -> tuple[str, ...]:
         """The action types that have experts, in the order of their numbers; () without any."""
         return tuple(self.names or ACTION_TYPES) if self.number else ()
+
+    @property
+    def owners(self) -> int:
+        """Groups of data ranks that the batch plan tells apart: where clips are sent, every rank takes any."""
+        return self.size if self.dispatch == "affinity" else 1
 
 
 class LoraSection(Section):

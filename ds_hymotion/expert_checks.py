@@ -32,8 +32,6 @@ def check_experts(config: RunConfig) -> None:
     hymotion = config.hymotion
     clipping = config.deepspeed.get("gradient_clipping", 1.0)  # DeepSpeed's own default
     refusals = {
-        f"hymotion.parallel.pipeline = {hymotion.parallel.pipeline}": (hymotion.parallel.pipeline > 1, "use 1"),
-        f"hymotion.parallel.model = {hymotion.parallel.model}": (hymotion.parallel.model > 1, "use 1"),
         "hymotion.pipeline.mode = temporal": (hymotion.pipeline.mode == "temporal", "use layers"),
         f"hymotion.gradient_sync.others_every = {hymotion.gradient_sync.others_every}": (
             hymotion.gradient_sync.others_every > 1,
@@ -45,7 +43,6 @@ def check_experts(config: RunConfig) -> None:
         ),
         "hymotion.text.train_upper_layers = true": (hymotion.text.train_upper_layers, "use false"),
         "fp16.enabled = true": (config.dtype == "fp16", "use fp32"),
-        "bf16.enabled = true": (config.dtype == "bf16", "use fp32"),
         f"gradient_clipping = {clipping} with zero_optimization.stage = 0 and experts.size = {experts.size}": (
             clipping and experts.size > 1 and zero_stage(config.deepspeed) == 0,
             "use stage 1, or gradient_clipping = 0",
@@ -59,7 +56,8 @@ def check_experts(config: RunConfig) -> None:
             "leave it out",
         ),
         f"hymotion.data.frames_per_gpu = {hymotion.data.frames_per_gpu} and experts drawn by cell": (
-            hymotion.data.frames_per_gpu and (experts.size > 1 or any(phase.drop_experts for phase in experts.phases)),
+            hymotion.data.frames_per_gpu
+            and (experts.owners > 1 or any(phase.drop_experts for phase in experts.phases)),
             "use train_micro_batch_size_per_gpu, or experts.size = 1 and phases without drop_experts",
         ),
         "zero_optimization with offload": (offloads, "leave offload_optimizer and offload_param out"),
@@ -83,6 +81,16 @@ def _check_spread(config: RunConfig) -> None:
             f"{config.name}: hymotion.experts.size = {experts.size} does not divide both {experts.number} experts and "
             f"{ranks} data rank(s); use {' or '.join(map(str, legal))}"
         )
+    if experts.dispatch == "all_to_all" and config.ranks and experts.size == 1:
+        raise UserError(
+            f"{config.name}: hymotion.experts.dispatch = all_to_all sends clips to other ranks, but "
+            f"hymotion.experts.size = 1 has all experts on every rank; use affinity, or another size"
+        )
+    if experts.class_weights and len(experts.class_weights) != experts.number:
+        raise UserError(
+            f"{config.name}: hymotion.experts.class_weights holds {len(experts.class_weights)} value(s) for "
+            f"{experts.number} experts; give one for each of {', '.join(experts.types)}"
+        )
     before = 0
     for number, phase in enumerate(experts.phases):
         where = f"{config.name}: hymotion.experts.phases.{number}"
@@ -91,7 +99,7 @@ def _check_spread(config: RunConfig) -> None:
                 f"{where}.until = {phase.until} must lie behind the phase before it; use {before + 1} or more"
             )
         before = phase.until
-        most = experts.number - experts.size
+        most = experts.number - experts.owners
         if phase.drop_experts > most:
             raise UserError(
                 f"{where}.drop_experts = {phase.drop_experts} leaves a group of ranks without an expert; use at most "

@@ -52,6 +52,7 @@ class Reference:
 
     Attributes:
         steps, norms: the planned steps so far, and their gradients' norms before clipping.
+        expert_norms: the norms of every expert that learnt in a step.
     """
 
     def __init__(self, settings: dict[str, Any], corpus: Corpus, plan: Planner) -> None:
@@ -84,6 +85,7 @@ class Reference:
         self.walk = plan.walk(Position())
         self.steps: list[Step] = []
         self.norms: list[float] = []
+        self.expert_norms: list[dict[int, float]] = []
 
     def run(self, steps: int) -> list[float]:
         """Train for some steps; returns their losses."""
@@ -99,8 +101,10 @@ class Reference:
                     loss.backward()
                     total += float(loss.detach())
             seen = {self.maker.experts[clip] for clip in step.clips}
-            if not step.trunk:
-                self.optimizers[None].zero_grad()
+            for part, optimizer in self.optimizers.items():
+                if not (step.trunk if part is None else part in step.experts):
+                    optimizer.zero_grad()
+            self.expert_norms.append({part: self._norm(part) for part in step.experts})
             gradients = [p.grad for p in self.generator.parameters() if p.grad is not None]
             self.norms.append(float(torch.nn.utils.get_total_norm(gradients)))
             if self.clipping:
@@ -110,6 +114,10 @@ class Reference:
                     optimizer.step()
             losses.append(total)
         return losses
+
+    def _norm(self, part: int) -> float:
+        members = [value for name, value in self.generator.named_parameters() if expert_of(name) == part]
+        return float(torch.nn.utils.get_total_norm([value.grad for value in members if value.grad is not None]))
 
     @property
     def weights(self) -> dict[str, torch.Tensor]:

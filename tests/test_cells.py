@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 
 import pytest
 
@@ -14,8 +15,14 @@ LENGTHS = [20 + 7 * clip % 90 for clip in range(41)]
 EXPERTS = tuple([0] * 20 + [1] * 3 + [2] * 12 + [3] * 6)
 
 
-def planner(owners: int = 2, ranks: int = 4, phases: tuple[Phase, ...] = (), clips: int = 2) -> Planner:
-    plan = ExpertPlan(EXPERTS, 4, owners, phases)
+def planner(
+    owners: int = 2,
+    ranks: int = 4,
+    phases: tuple[Phase, ...] = (),
+    clips: int = 2,
+    weights: tuple[Fraction, ...] = (),
+) -> Planner:
+    plan = ExpertPlan(EXPERTS, 4, owners, phases, weights)
     layout = Layout(ranks, 1, clips, owners=owners)
     return Planner(LENGTHS, BucketSettings((60, 120)), layout, seed=3, experts=plan)
 
@@ -63,6 +70,21 @@ def test_dropped_experts_are_not_drawn_and_nothing_is_lost() -> None:
 def test_a_phase_may_train_the_trunk_alone() -> None:
     steps = planner(1, phases=(Phase(100, experts=False),)).epoch(0)
     assert all(step.trunk and step.experts == () for step in steps)
+
+
+@pytest.mark.parametrize("owners", [1, 2])
+def test_weights_are_visits_of_a_types_clips(owners: int) -> None:
+    """A type of three clips at 4 is visited as often as twelve at 1; of twenty at 0.5, ten come in every epoch."""
+    plan = planner(owners, weights=(Fraction(1, 2), Fraction(4), Fraction(1), Fraction(1)))
+    assert plan.visits.per_epoch == [10 + 12 + 12 + 6]
+    epochs = [Counter(clip for step in plan.epoch(epoch) for clip in step.clips) for epoch in (0, 1)]
+    for seen in epochs:
+        assert Counter(EXPERTS[clip] for clip in seen.elements()) == {0: 10, 1: 12, 2: 12, 3: 6}
+        assert {seen[clip] for clip in range(20, 23)} == {4}
+    assert all((epochs[0] + epochs[1])[clip] == 1 for clip in range(20))
+    for step in plan.epoch(0):
+        for rank in range(4):
+            assert all(expert * owners // 4 == rank % owners for expert in experts_of(step, rank)) or owners == 1
 
 
 def test_phases_count_steps_of_the_whole_run() -> None:

@@ -16,8 +16,6 @@ from ds_hymotion.training.network import network_config
 from tests.expert_runs import NAMES, expert_corpus, expert_settings
 
 CASES: list[tuple[dict[str, Any], str]] = [
-    ({"hymotion__parallel__pipeline": 2}, "pipeline = 2 .* use 1"),
-    ({"hymotion__parallel__model": 2}, "parallel.model = 2 .* use 1"),
     ({"hymotion__pipeline__mode": "temporal"}, "mode = temporal .* use layers"),
     ({"hymotion__gradient_sync__others_every": 2}, "others_every = 2 .* use 1"),
     ({"hymotion__training__joint_update_every": [1, 2]}, "joint_update_every .* leave it out"),
@@ -36,6 +34,16 @@ CASES: list[tuple[dict[str, Any], str]] = [
     (
         {"hymotion__experts__size": 2, "gradient_clipping": 0.0, "hymotion__gradient_sync__frozen": ["text"]},
         "frozen .* use phases, or size 1",
+    ),
+    (
+        {"hymotion__experts__dispatch": "all_to_all"},
+        "dispatch = all_to_all .*size = 1 .* use affinity, or another size",
+    ),
+    ({"hymotion__experts__class_weights": [1, 2, 3]}, "class_weights holds 3 .* 2 experts; give one for each of WALK"),
+    ({"hymotion__experts__class_weights": [1, 0]}, "class_weights"),
+    (
+        {"hymotion__parallel__model": 2, "hymotion__experts__size": 2, "gradient_clipping": 0.0},
+        r"size = 2 does not divide both 2 experts and 1 data rank\(s\); use 1",
     ),
     ({"hymotion__experts__size": 3}, "size = 3 does not divide .* use 1 or 2"),
     ({"hymotion__experts__names": ["A"]}, "holds 1 names, .*number is 2; set it to 1"),

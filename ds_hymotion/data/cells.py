@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -38,12 +39,14 @@ class ExpertPlan:
         owners: groups of data ranks that hold ``number / owners`` experts each: data rank d those of owner
             d modulo ``owners``, owner o the experts from o · number / owners on.
         phases: by rising ``until``; the last one goes on without end.
+        weights: how often an epoch visits the clips of each expert, over once; () for all alike.
     """
 
     of: tuple[int, ...]
     number: int
     owners: int = 1
     phases: tuple[Phase, ...] = ()
+    weights: tuple[Fraction, ...] = ()
 
     @property
     def drawn_by_cell(self) -> bool:

@@ -52,6 +52,7 @@ def _of_experts(mixture: Mixture, settings: HymotionSection) -> dict[str, Any]:
     return {
         "hymotion.experts.names": list(experts.types),
         "hymotion.experts.phases": phases,
+        **({"hymotion.experts.class_weights": experts.class_weights} if experts.class_weights else {}),
         "the clips' experts": hashlib.sha256(ids.encode()).hexdigest()[:16],
     }
 

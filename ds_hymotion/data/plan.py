@@ -65,7 +65,9 @@ class Planner:
                 'or set hymotion.data.short to "keep"'
             )
         usable = sorted(clip for members in self.buckets.members for clip in members)
-        self.visits = Visits(rations or [Ration("clips", len(lengths))], usable, seed)
+        weights = dict(enumerate(experts.weights)) if experts else {}
+        classes = experts.of if experts and weights else ()
+        self.visits = Visits(rations or [Ration("clips", len(lengths))], usable, seed, classes, weights)
         for ration, clips, taken in zip(rations, self.visits.members, self.visits.per_epoch):
             if len(clips) and taken > MOST_VISITS * len(clips):
                 raise UserError(

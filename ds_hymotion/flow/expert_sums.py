@@ -14,13 +14,15 @@ class ExpertSums:
     Args:
         number: how many experts there are.
         kind: loss per element, as in :func:`channel_sums`.
-        weights: [C] weight of every channel.
+        weights: weight of every channel that is predicted here, over the sum of all channels' weights.
+        first: whether frames are counted here, where several ranks predict channels of the same rows.
     """
 
-    def __init__(self, number: int, kind: str, weights: Tensor) -> None:
+    def __init__(self, number: int, kind: str, weights: Tensor, first: bool = True) -> None:
         self.number = number
         self.kind = kind
         self.weights = weights
+        self.first = first
         self._sums: Tensor | None = None
 
     @torch.no_grad()
@@ -31,7 +33,7 @@ class ExpertSums:
         for number in range(self.number):
             rows = (experts == number).nonzero()[:, 0]
             channels = channel_sums(prediction[rows], target[rows], lengths[rows], self.kind)  # type: ignore[arg-type]
-            sums.append(torch.stack([(weights * channels).sum() / weights.sum(), lengths[rows].sum().float()]))
+            sums.append(torch.stack([(weights * channels).sum(), self.first * lengths[rows].sum().float()]))
         here = torch.stack(sums)
         self._sums = here if self._sums is None else self._sums + here
 

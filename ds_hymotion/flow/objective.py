@@ -19,6 +19,8 @@ from ds_hymotion.motion.representation import Representation
 from ds_hymotion.text.encoder import TextFeatures
 from ds_hymotion.text.live import TextTower
 
+NO_EXPERTS = torch.zeros(0, dtype=torch.long)
+
 
 @dataclass(frozen=True)
 class ChannelShare:
@@ -38,17 +40,18 @@ class ChannelShare:
 
 
 class Targets(NamedTuple):
-    """What the loss needs of a batch: data and noise [B, L, C], times [B], valid frames [B]."""
+    """What the loss needs of a batch: data and noise [B, L, C], times [B], valid frames [B]; for logs, experts [B]."""
 
     motion: torch.Tensor
     noise: torch.Tensor
     t: torch.Tensor
     lengths: torch.Tensor
+    experts: torch.Tensor = NO_EXPERTS
 
     @classmethod
     def of(cls, batch: Batch) -> Targets:
         """The batch without its conditions."""
-        return cls(batch.motion, batch.noise, batch.t, batch.lengths)
+        return cls(batch.motion, batch.noise, batch.t, batch.lengths, batch.experts)
 
 
 def noised_inputs(
@@ -127,15 +130,15 @@ class FlowObjective(nn.Module):
         self.body = body
         self.share = share or ChannelShare(torch.ones(len(body.mean)))
         experts = len(generator.config.expert_names)
-        self.expert_sums = ExpertSums(experts, flow.loss, self.share.weights) if experts else None
+        weights = self.share.weights / self.share.weights.sum()
+        if self.share.own is not None:
+            weights = weights[self.share.own]
+        self.expert_sums = ExpertSums(experts, flow.loss, weights, self.share.first) if experts else None
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
         network = self.generator.config
         inputs = noised_inputs(batch, self._text(batch), network.clean_states, bool(network.expert_names))
         prediction = self.generator(*inputs.given)
-        if self.expert_sums is not None and self.training:
-            target = interpolate(batch.motion, batch.noise, batch.t)[1]
-            self.expert_sums.add(prediction, target, batch.lengths, batch.experts)
         return self.measure(prediction, Targets.of(batch), valid_frames)
 
     def measure(self, prediction: torch.Tensor, batch: Targets, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,6 +147,8 @@ class FlowObjective(nn.Module):
         if self.share.own is not None:
             own = self.share.own.to(target.device)
             x_t, target = x_t[..., own], target[..., own]
+        if self.expert_sums is not None and self.training:
+            self.expert_sums.add(prediction, target, batch.lengths, batch.experts)
         sums = channel_sums(prediction, target, batch.lengths, self.flow.loss)
         if self.share.own is not None:
             sums = sums.new_zeros(batch.motion.shape[-1]).index_copy(0, own, sums)

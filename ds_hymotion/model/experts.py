@@ -7,8 +7,9 @@ learned. Tensors of the trunk have their released names, those of expert k the r
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +47,22 @@ class Expert(nn.Module):
         self.motion_transformer = TailTransformer(config)
 
 
+class Clips(NamedTuple):
+    """Rows on their way into experts: the trunk's stream, valid frames, valid tokens and expert of each, [B]."""
+
+    stream: Stream
+    lengths: Tensor
+    text_lengths: Tensor
+    expert: Tensor
+
+
 class ExpertGenerator(MotionGenerator):
     """A :class:`MotionGenerator` whose tail exists once per expert.
 
     Attributes:
         experts: the experts held here, by number; :meth:`keep` leaves out those that another process holds.
         trunk_learns: whether the backward pass goes on into the trunk.
+        send: brings :class:`Clips` to where their experts are, with the velocities' way back; None where they are here.
     """
 
     def __init__(
@@ -63,6 +74,7 @@ class ExpertGenerator(MotionGenerator):
         del trunk.final_layer
         self.experts = nn.ModuleDict({str(number): Expert(config) for number in range(len(config.expert_names))})
         self.trunk_learns = True
+        self.send: Callable[[Clips], tuple[Clips, Callable[[Tensor], Tensor]]] | None = None
 
     @property
     def held(self) -> tuple[int, ...]:
@@ -101,9 +113,24 @@ class ExpertGenerator(MotionGenerator):
             stream = trunk.embed(motion, text, pooled, t, geometry)
             for index, block in enumerate([*trunk.double_blocks, *trunk.single_blocks]):
                 stream = trunk.run_block(index, block, stream, geometry)
-        return self._tails(stream, geometry, expert)
+        return self.tails(stream, geometry, lengths, expert)
 
-    def _tails(self, stream: Stream, geometry: Geometry, expert: Tensor) -> Tensor:
+    def tails(self, stream: Stream, geometry: Geometry, lengths: Tensor, expert: Tensor) -> Tensor:
+        """Velocity [B, L, input_dim] from the trunk's stream, row i by the expert ``expert[i]``.
+
+        Rows without a valid frame count for nothing, and pass through any expert that is held here.
+
+        Raises:
+            ValueError: a row's expert is not held here.
+        """
+        if self.send is not None:
+            clips, way_back = self.send(Clips(stream, lengths, geometry.text_valid.sum(1), expert))
+            frames, tokens = clips.stream.motion.shape[1], clips.stream.text.shape[1]
+            geometry = Geometry.build(frames, tokens, clips.lengths, clips.text_lengths, self.config, lengths.device)
+            return way_back(self._tails_here(clips.stream, geometry, clips.expert))
+        return self._tails_here(stream, geometry, torch.where(lengths > 0, expert, self.held[0]))
+
+    def _tails_here(self, stream: Stream, geometry: Geometry, expert: Tensor) -> Tensor:
         order = expert.argsort(stable=True)
         counts = torch.bincount(expert, minlength=len(self.config.expert_names)).tolist()
         absent = [number for number, count in enumerate(counts) if count and number not in self.held]

@@ -23,7 +23,8 @@ from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles
 from ds_hymotion.parallel.cuts import CutPlan
-from ds_hymotion.parallel.experts import MovingGroups, expert_groups, owner_of
+from ds_hymotion.parallel.exchange import Exchange
+from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owned_experts, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
@@ -78,11 +79,14 @@ class DataEngine:
         deferred = {name: value for name, value in self.parameters.items() if name not in always}
         parts = [{"params": list(part.values())} for part in (always, deferred) if part]
         experts = config.hymotion.experts
-        if experts.number:
-            parts = expert_groups(self.parameters, experts.size)
         self.expert_share = self._spread_experts(objective, experts) if experts.size > 1 else None
+        if experts.number:
+            parts = self._expert_groups(experts, self._root(objective), config.dtype)
         self.engine = self._initialize(objective, settings, parts)
-        self.moving = MovingGroups(self.engine.basic_optimizer) if experts.number else None
+        if self.expert_share and experts.dispatch == "all_to_all":
+            assert isinstance(objective.generator, ExpertGenerator)
+            objective.generator.send = Exchange(self.expert_share.sharers, experts.number).send
+        self.moving = MovingGroups(self.engine, self.parameters) if experts.number else None
         self.traffic = Traffic(mesh.data_group, self.expert_share and self.expert_share.holders)
         holder = partial(owner_of, number=experts.number, size=experts.size) if experts.size > 1 else None
         self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages, holder)
@@ -96,14 +100,33 @@ class DataEngine:
             # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
             self.states.prepare([0] * len(parts))
 
-    @staticmethod
-    def _spread_experts(objective: FlowObjective, experts: ExpertsSection) -> ExpertAxis:
+    def _root(self, objective: FlowObjective) -> nn.Module:
+        """The module that DeepSpeed is given."""
+        return objective
+
+    def _expert_groups(self, experts: ExpertsSection, root: nn.Module, dtype: str) -> list[dict[str, Any]]:
+        """Groups of parameters by expert, with stubs in ``root`` where they are needed."""
+        held = owned_experts(self.mesh.data_rank, experts.number, experts.size)
+        stubs = None
+        if self.mesh.pipe_size > 1 or dtype == "bf16":
+            present = set(map(expert_of, self.parameters))
+            stubs = Stubs([None, *(number for number in held if number not in present)])
+            for number, stub in stubs.of.items():
+                if experts.size > 1 and number is not None:
+                    mark_expert(stub, experts.size)
+            root.stubs = stubs
+            root.register_forward_hook(lambda _module, _inputs, output: stubs.touch(output))
+        return expert_groups(self.parameters, held, experts.size, stubs)
+
+    def _spread_experts(self, objective: FlowObjective, experts: ExpertsSection) -> ExpertAxis:
         """Prepare an objective that holds this rank's experts for DeepSpeed."""
-        from ds_hymotion.parallel.expert_axis import ExpertAxis, mark_experts
+        from ds_hymotion.parallel.expert_axis import ExpertAxis
 
         assert isinstance(objective.generator, ExpertGenerator)
-        mark_experts(objective.generator, experts.size)
-        objective.expert_axis = ExpertAxis(experts.number, experts.size)
+        for name, parameter in self.parameters.items():
+            if expert_of(name) is not None:
+                mark_expert(parameter, experts.size)
+        objective.expert_axis = ExpertAxis(experts.number, experts.size, self.mesh.model_size)
         return objective.expert_axis
 
     def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
@@ -158,9 +181,10 @@ class DataEngine:
         for expert, square in self.moving.squares.items():
             holder = self.states.holder(f"experts.{expert}.")
             squares[expert] = square if self.states.partitioned or self.mesh.data_rank == holder else 0.0
+        self.mesh.sum_over_all(squares)
         clipped = self.engine.gradient_clipping()
         scale = max(1.0, (self.gradient_norm + 1e-6) / clipped) if clipped else 1.0
-        return (self.mesh.sum_over_data(squares).sqrt() * scale).tolist()
+        return (squares.sqrt() * scale).tolist()
 
     @property
     def moved(self) -> set[str]:
@@ -180,6 +204,8 @@ class DataEngine:
             last = index == len(batches) - 1
             loss, part = self.engine(self.readable(batch.to(self.mesh.device)), valid_frames)
             self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
+            if last and self.moving:
+                self.moving.clear_resting()
             if last and not self.states.partitioned:
                 self._plain_norm = self._norm_without_zero()
             self.sync.step(last)

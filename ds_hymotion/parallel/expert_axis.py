@@ -13,17 +13,17 @@ from deepspeed.moe.layer import MoE
 from deepspeed.utils import groups
 from torch import nn
 
-from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.parallel.experts import group_name
 
 
 class ExpertAxis(MoE):
     """A layer without parameters or computation that makes DeepSpeed's expert groups.
 
-    Data rank d belongs to owner d modulo ``size``; rows are brought to their expert by the batch plan.
+    Data rank d belongs to owner d modulo ``size``; rows are brought to their expert by the batch plan. All ranks have
+    the layer, those of pipeline stages without experts too, because all of them must take part in making groups.
     """
 
-    def __init__(self, experts: int, size: int) -> None:
+    def __init__(self, experts: int, size: int, tensor_ranks: int = 1) -> None:
         nn.Module.__init__(self)
         self.use_residual = False
         self.enable_expert_tensor_parallelism = False
@@ -31,20 +31,21 @@ class ExpertAxis(MoE):
         self.num_experts = experts
         self.num_local_experts = experts // size
         self.expert_group_name = group_name(size)
+        self.tensor_ranks = tensor_ranks
 
     def set_deepspeed_parallelism(self, use_data_before_expert_parallel_: bool = False) -> None:
         """Make the groups (collective over all ranks)."""
-        groups._create_expert_and_data_parallel(self.ep_size)
+        if self.tensor_ranks > 1:
+            groups._create_expert_data_and_model_parallel(self.ep_size, mpu=groups.mpu)
+        else:
+            groups._create_expert_and_data_parallel(self.ep_size)
+
+    @property
+    def sharers(self) -> Any:
+        """The process group of as many ranks as there are owners, this one among them, in the owners' order."""
+        return groups._get_expert_parallel_group(self.expert_group_name)
 
     @property
     def holders(self) -> Any:
         """The process group of the ranks that hold the same experts as this one."""
         return groups._get_expert_data_parallel_group(self.expert_group_name)
-
-
-def mark_experts(generator: ExpertGenerator, size: int) -> None:
-    """Tell DeepSpeed which parameters are an expert's."""
-    for name, parameter in generator.named_parameters():
-        if expert_of(name) is not None:
-            parameter.allreduce = False  # type: ignore[attr-defined]
-            parameter.group_name = group_name(size)  # type: ignore[attr-defined]

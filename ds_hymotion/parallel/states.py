@@ -96,6 +96,11 @@ class ParameterStates:
         """A parameter's shape as all model ranks together hold it."""
         return self.plan.whole_shape(name, self._stages[name][1])
 
+    def held(self, name: str) -> tuple[int, int]:
+        """The stage that holds a parameter, and how many of its numbers each rank like this one has there."""
+        stage, shape = self._stages[name]
+        return stage, math.prod(shape)
+
     def describe(self) -> str:
         """How many parameters are trained, and how many of them all stages of one tensor rank hold."""
         whole = sum(math.prod(self.whole_shape(name)) for name in self.names)

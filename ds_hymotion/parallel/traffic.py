@@ -27,7 +27,7 @@ MESSAGE = {
     "send": 0,
     "isend": 0,
 }
-GRADIENTS, WEIGHTS, STAGES, CONTROL = "gradients", "weights", "stages", "control"
+GRADIENTS, WEIGHTS, STAGES, CONTROL, DISPATCH = "gradients", "weights", "stages", "control", "dispatch"
 # What a region of that purpose sends on its own account; anything else in it, such as a norm, is control.
 PURPOSES = {
     GRADIENTS: ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
@@ -42,7 +42,8 @@ class Traffic:
     A message's size is the whole tensor's, as handed to the collective: for n ranks, a ring all-reduce sends
     2(n − 1)/n of it over every link and a gather (n − 1)/n. Python objects, which only checkpoints and checks send,
     are not counted. Gradients and weights travel in the data group, those of experts that few ranks hold in the group
-    of these, sums of tied gradients over pipeline stages; what other groups send is control.
+    of these, sums of tied gradients over pipeline stages. Clips on their way to experts and back are dispatch, and what
+    other groups send is control.
 
     Two places are watched, for the time of the context only: DeepSpeed's backend object, which has references of its
     own to some functions of torch.distributed, and torch.distributed, which this package and that backend call.
@@ -152,7 +153,9 @@ class Traffic:
         size = _bytes(arguments[MESSAGE[name]])
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
         mine = self._purpose == STAGES or self._data is None or self._data == members
-        if self._experts == members and name in PURPOSES.get(self._purpose, ()):
+        if name == "all_to_all_single":
+            self._add(DISPATCH, "", size)
+        elif self._experts == members and name in PURPOSES.get(self._purpose, ()):
             self._add(self._purpose, "experts", size)
         elif mine and name in PURPOSES.get(self._purpose, ()):
             for label, share in self._shares.items():

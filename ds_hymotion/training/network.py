@@ -168,7 +168,8 @@ def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> Stage
     frames = [min(sample.frames, canvas) for sample in corpus.split("train")] or [canvas]
     mean = sum(frames) / len(frames)
     clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
-    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample)
+    held = settings.experts.number // settings.experts.size
+    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample, held)
     return plan_stages(units, settings.parallel.pipeline, settings.pipeline)
 
 
@@ -223,4 +224,4 @@ def build_engine(
         return TemporalFace(objective, config, mesh, groups, stages)
     from ds_hymotion.parallel.pipeline_engine import PipelineFace
 
-    return PipelineFace(objective, config, mesh, groups, stages, plan)
+    return PipelineFace(objective, config, mesh, groups, stages, plan, parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 from ds_hymotion.config import ExpertsSection, RunConfig
 from ds_hymotion.data.buckets import BucketSettings
@@ -26,7 +27,7 @@ def run_planner(config: RunConfig, mixture: Mixture) -> Planner:
         accumulation=config.deepspeed["gradient_accumulation_steps"],
         clips=0 if data.frames_per_gpu else config.deepspeed["train_micro_batch_size_per_gpu"],
         frames=data.frames_per_gpu,
-        owners=section.experts.size,
+        owners=section.experts.owners,
     )
     return Planner(
         [sample.frames for sample in mixture.samples],
@@ -51,4 +52,6 @@ def expert_plan(
         Phase(phase.until, "trunk" in phase.train, "experts" in phase.train, phase.drop_experts)
         for phase in section.phases
     ]
-    return ExpertPlan(tuple(expert_ids(samples, section.types, action_of)), section.number, section.size, tuple(phases))
+    weights = tuple(Fraction(str(weight)) for weight in section.class_weights)
+    of = tuple(expert_ids(samples, section.types, action_of))
+    return ExpertPlan(of, section.number, section.owners, tuple(phases), weights)

@@ -97,11 +97,10 @@ class TrainingRun:
         if resume:  # every file is hashed, on one rank
             checkpoint = Path(mesh.agree(str(mesh.on_first(lambda: newest_checkpoint(resume)))))
         self.stages = stage_plan(config, self.model_config, corpus)
-        held = None if mesh.pipe_size == 1 else lambda name: self.stages.holds(mesh.pipe_rank, name)
         experts = self.settings.experts
-        if experts.size > 1:
-            own = owned_experts(mesh.data_rank, experts.number, experts.size)
-            held = lambda name: expert_of(name) in (None, *own)  # noqa: E731
+        self.own = owned_experts(mesh.data_rank, experts.number, experts.size)
+        whole = mesh.pipe_size == 1 and experts.size == 1
+        held = None if whole else self._holds
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
@@ -144,15 +143,18 @@ class TrainingRun:
         if checkpoint:
             self._resume(checkpoint)
 
+    def _holds(self, name: str) -> bool:
+        """Whether this rank holds a parameter, by its released name."""
+        return self.stages.holds(self.mesh.pipe_rank, name) and expert_of(name) in (None, *self.own)
+
     def _engine(self, generator: MotionGenerator) -> DataEngine:
         tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
-        parts, experts = None, self.settings.experts
-        if experts.size > 1:
-            assert isinstance(generator, ExpertGenerator)
-            parts = {name: (0, tuple(value.shape)) for name, value in generator.named_parameters()}
-            generator.keep(owned_experts(self.mesh.data_rank, experts.number, experts.size))
         objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
-        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan, parts)
+        where = None
+        if isinstance(generator, ExpertGenerator) and self.settings.experts.size > 1:
+            where = {n: (self.stages.stage_of(n), tuple(p.shape)) for n, p in generator.named_parameters()}
+            generator.keep(self.own)
+        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan, where)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
