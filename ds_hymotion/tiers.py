@@ -25,6 +25,7 @@ class Tier:
         devices: GPUs in all; 0 for CPU processes.
         card: GiB that each is sold with.
         budget: GiB of it that a run may take.
+        host: GiB of host memory that offloading takes; 0 without.
         automatic: whether ``--auto_tier`` may choose it.
         what: the machine and the network, for tables.
     """
@@ -33,6 +34,7 @@ class Tier:
     devices: int
     card: float
     budget: float
+    host: float
     automatic: bool
     what: str
 
@@ -44,11 +46,11 @@ class Tier:
 
 CONFIGS = Path(__file__).resolve().parent.parent / "ds_configs"
 TIERS = (
-    Tier("cpu_tiny", 0, 0, 0, True, "2 CPU processes, network tiny"),
-    Tier("lite_1x3090", 1, 24, 16, True, "1 GPU of 16 GB or more, Lite"),
-    Tier("lite_1x3090_offload", 1, 24, 16, False, "1 GPU of 16 GB and 28 GiB of host memory, 1.0"),
-    Tier("pro_2x3090", 2, 24, 24, True, "2 GPUs of 24 GB, 1.0"),
-    Tier("studio_4xa100", 4, 40, 40, True, "4 GPUs of 40 GB, 1.0"),
+    Tier("cpu_tiny", 0, 0, 0, 0, True, "2 CPU processes, network tiny"),
+    Tier("lite_1x3090", 1, 24, 16, 0, True, "1 GPU of 16 GB or more, Lite"),
+    Tier("lite_1x3090_offload", 1, 24, 16, 22, False, "1 GPU of 16 GB and 22 GiB of host memory, 1.0"),
+    Tier("pro_2x3090", 2, 24, 24, 0, True, "2 GPUs of 24 GB, 1.0"),
+    Tier("studio_4xa100", 4, 40, 40, 0, True, "4 GPUs of 40 GB, 1.0"),
 )
 
 

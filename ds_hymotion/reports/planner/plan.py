@@ -8,7 +8,7 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.deepspeed_keys import zero_stage
 from ds_hymotion.reports.planner.inventory import Inventory
 from ds_hymotion.reports.planner.load import Load, Shape
-from ds_hymotion.reports.planner.states import BYTES, Held, States, accumulation_bytes, offload, rank_states
+from ds_hymotion.reports.planner.states import BYTES, COPIES, Held, States, accumulation_bytes, offload, rank_states
 from ds_hymotion.reports.planner.trace import DOUBLE, LOSS, SINGLE, Trace, trace
 
 RANKS_PER_NODE = 8
@@ -60,7 +60,7 @@ class RankPlan:
         parts = {**self.states.device, "activations": self.kept, "working memory": self.working}
         when = "backward pass"
         if self.stepping > self.backward:
-            parts, when = {**self.states.device, "copies in the step": self.states.step}, "optimizer step"
+            parts, when = {**self.states.device, COPIES: self.states.step}, "optimizer step"
         return f"{max(parts, key=lambda name: parts[name])} ({when})"
 
 
@@ -101,6 +101,18 @@ class Plan:
     def host(self) -> int:
         """Bytes of a node's memory that offloading takes."""
         return self.ranks_per_node * max(sum(rank.states.host.values()) for rank in self.ranks)
+
+
+def resting_memory(config: RunConfig, load: Load) -> int:
+    """Bytes of the fullest device without any activation: what no smaller micro-batch can change.
+
+    Raises:
+        UserError: as :func:`plan_run`.
+    """
+    inventory, shape = Inventory.of(config, load), config.shape
+    places = [(stage, rank) for stage in range(shape.pipe) for rank in range(shape.model)]
+    held = (inventory.held(stage, rank, shape.data) for stage, rank in places)
+    return RUNTIME + max(sum(rank_states(config, part).device.values()) for part in held)
 
 
 def plan_run(config: RunConfig, load: Load, fused: bool = True) -> Plan:

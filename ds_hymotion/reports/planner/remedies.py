@@ -10,7 +10,7 @@ from ds_hymotion.deepspeed_keys import zero_stage
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.tensor import legal_sizes
 from ds_hymotion.reports.planner.load import Load
-from ds_hymotion.reports.planner.plan import Plan, plan_run
+from ds_hymotion.reports.planner.plan import Plan, plan_run, resting_memory
 from ds_hymotion.reports.planner.states import offload
 
 MOST_GPUS = 8
@@ -65,7 +65,10 @@ def nearest(plan: Plan, raw: dict[str, Any], load: Load, memory: int, fused: boo
     """The first change after which the plan fits ``memory`` bytes, or None."""
     for name, values, gpus in changes(plan):
         try:
-            changed = plan_run(RunConfig(raw, plan.config.name, values, gpus), load, fused)
+            config = RunConfig(raw, plan.config.name, values, gpus)
+            if resting_memory(config, load) > memory:
+                continue
+            changed = plan_run(config, load, fused)
         except UserError:
             continue
         if changed.peak <= memory:

@@ -39,10 +39,10 @@ def plan_text(path: str, gpus: int | None, memory: str | None, data_dir: str | N
     raw, tier = read_json(path), tier_of(path)
     alone = RunConfig(raw, path)
     ranks = alone.shape.model * alone.shape.pipe
+    if gpus is not None and gpus < 1:
+        raise UserError(f"--gpus {gpus} must be at least 1")
     gpus = gpus or (tier.devices if tier and tier.devices else ranks)
     load = Load.of(alone, Corpus.open(data_dir) if data_dir else None)
-    if gpus < 1:
-        raise UserError(f"--gpus {gpus} must be at least 1")
     budget = memory_of(memory) if memory else int(tier.budget * GIB) if tier and tier.budget else None
     if gpus % ranks:
         raise UserError(

@@ -12,6 +12,7 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.deepspeed_keys import zero_stage
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+COPIES = "copies in the step"
 BUCKET = 500_000_000  # DeepSpeed's default of reduce_bucket_size, and the most it flattens for an all-reduce
 
 
@@ -67,7 +68,7 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
     Args:
         config: checked configuration.
         held: what the rank holds.
-        fused: whether the optimizer's step needs no copies; torch's own Adam makes one of a moment.
+        fused: whether the optimizer's step needs no copies, as DeepSpeed's own Adam; torch's makes some of a moment.
     """
     size, accumulated = BYTES[config.dtype], accumulation_bytes(config)
     stage, part = zero_stage(config.deepspeed), -(-held.trained // held.sharers)
@@ -87,6 +88,8 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
         states.device |= {"gradients": kept, "buffers": _bucket(config, size) + size * held.largest}
         if accumulated == size and config.deepspeed["gradient_accumulation_steps"] > 1:
             states.host["accumulated gradients"] = size * part
+        if not fused:
+            states.host[COPIES] = 8 * part
         return states
     states.device |= optimizer
     grouped = config.dtype == "bf16" and accumulated == 4 and stage == 1
@@ -97,12 +100,13 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
     elif stage == 1:
         gradients = max(size * held.trained, 4 * part)
     else:
-        gradients = max(accumulated * part + (size * part if accumulated != size else 0), 4 * part)
+        gradients = max(accumulated, 4) * part
     states.device["gradients"] = gradients
     if stage and not grouped:
         states.device["buffers"] = _bucket(config, accumulated if stage == 1 else size)
     flattened = 4 * min(BUCKET, held.trained) if held.sharers > 1 and (grouped or stage == 0) else 0
-    states.step = max(flattened, 0 if fused else 4 * own)
+    copies = 2 if stage == 1 or stage and accumulated == size else 1  # of a flat group, by torch's own Adam
+    states.step = max(flattened, 0 if fused else 4 * copies * own)
     return states
 
 

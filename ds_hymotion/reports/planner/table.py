@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ds_hymotion.parallel.stages import StagePlan
 from ds_hymotion.reports.planner.plan import RUNTIME, Plan, RankPlan
+from ds_hymotion.reports.planner.states import COPIES
 from ds_hymotion.tiers import GIB
 
 
@@ -65,7 +66,7 @@ def _memory(plan: Plan) -> list[str]:
     rows.append(["working memory", *(_gib(rank.working) for rank in plan.ranks)])
     rows.append(["context and gaps", *(_gib(RUNTIME) for _ in plan.ranks)])
     if any(rank.states.step for rank in plan.ranks):
-        rows.append(["copies in the step", *(f"({_gib(rank.states.step)})" for rank in plan.ranks)])
+        rows.append([COPIES, *(f"({_gib(rank.states.step)})" for rank in plan.ranks)])
     rows.append(["peak", *(_gib(rank.peak) for rank in plan.ranks)])
     return columns(rows)
 
