@@ -56,7 +56,7 @@ class ParameterStates:
         self.parameters = parameters
         self.mesh = mesh
         self.plan = plan or CutPlan()
-        self._stages = stages or {name: (0, tuple(value.shape)) for name, value in parameters.items()}
+        self._stages = stages or {name: (0, shape_of(value)) for name, value in parameters.items()}
         self.names = list(self._stages)
         self.partitioned = bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
 
@@ -102,7 +102,7 @@ class ParameterStates:
         """A whole fp32 tensor on the first rank, from every rank's ``pieces`` (collective); undefined elsewhere."""
         if name not in self.parameters:
             return self.join(name, None)
-        part = torch.zeros(self.parameters[name].numel(), dtype=torch.float32, device=self.mesh.device)
+        part = torch.zeros(math.prod(self._stages[name][1]), dtype=torch.float32, device=self.mesh.device)
         if name in pieces and (self.partitioned or self.mesh.data_rank == 0):
             fragment, value = pieces[name]
             part[fragment.start : fragment.start + fragment.numel] = value.detach().to(part.device, torch.float32)
@@ -120,7 +120,7 @@ class ParameterStates:
 
     def _join_over_model(self, name: str, part: torch.Tensor) -> torch.Tensor:
         if name not in self.plan.cuts or self.mesh.data_rank != 0:
-            return part.view(self.parameters[name].shape)
+            return part.view(self._stages[name][1])
         part = part.reshape(-1)
         cut, whole = self.plan.cuts[name], self.whole_shape(name)
         shapes = [cut.part_shape(whole, rank) for rank in range(self.plan.size)]
@@ -145,8 +145,12 @@ class ParameterStates:
     @torch.no_grad()
     def put_weight(self, name: str, whole: torch.Tensor) -> None:
         """Set the weight the network computes with, in its own precision; needed on every rank that holds it."""
-        weight = self.parameters[name].data
-        weight.copy_(self.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
+        self.write(self.parameters[name], self.plan.cut(name, whole, self.mesh.model_rank))
+
+    @torch.no_grad()
+    def write(self, parameter: torch.nn.Parameter, part: torch.Tensor) -> None:
+        """Copy this rank's ``part`` into a parameter, trained or not."""
+        parameter.data.copy_(part.to(parameter.device, parameter.dtype))
 
     @property
     def steps(self) -> list[int]:
@@ -195,6 +199,11 @@ class ParameterStates:
     def _flat_parameters(self) -> Iterator[torch.Tensor]:
         for group in self._base.param_groups:
             yield from group["params"]
+
+
+def shape_of(parameter: torch.Tensor) -> tuple[int, ...]:
+    """A parameter's shape before ZeRO-3 divided it, which leaves an empty tensor in its place."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _mapping(parameter: torch.nn.Parameter) -> Any:
