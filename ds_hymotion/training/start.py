@@ -6,39 +6,50 @@ import os
 from pathlib import Path
 
 from ds_hymotion.arguments import AUTO, TrainArguments
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config import RunConfig, read_json
 from ds_hymotion.data.corpus import HEADER, Corpus
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
-from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.model.presets import PRESETS
+from ds_hymotion.parallel.deepspeed_check import check_json
+from ds_hymotion.parallel.mesh import Mesh, runs_on_gpu
 from ds_hymotion.parallel.parameter_groups import sync_groups
+from ds_hymotion.parallel.slurm import adopt_slurm
 from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.parallel.tensor import check_size
 from ds_hymotion.training.checkpoint import checkpoint_folders
+from ds_hymotion.training.defaults import NAME, default_settings, describe
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
+from ds_hymotion.training.model_name import NamedModel, named_model
 from ds_hymotion.training.network import network_config, parameter_names, stage_plan
+from ds_hymotion.training.raw_data import corpus_of
 from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.slow_rows import check_slow_rows
 from ds_hymotion.training.text import text_source
+from ds_hymotion.training.watchdog import PATIENCE
 
 
-def start_training(arguments: TrainArguments) -> bool:
-    """Check the flags, the JSON and the corpus, then train; return whether this is the first rank.
+def start_training(arguments: TrainArguments) -> Path | None:
+    """Check the flags, the JSON and the corpus, then train; return the run's folder on the first rank.
 
     Raises:
         UserError: a flag, key or file is wrong; all ranks raise alike.
     """
-    for name, example in (
-        ("deepspeed_config", "ds_configs/cpu_tiny.json"),
-        ("data_dir", "CORPUS"),
-        ("output_dir", "RUN"),
-    ):
-        if not getattr(arguments, name):
-            raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
+    adopt_slurm(os.environ)
+    if not arguments.data_dir:
+        raise UserError("--data_dir is missing; give it, such as --data_dir CORPUS")
+    if arguments.model_name and arguments.preset:
+        raise UserError(
+            f"--model_name {arguments.model_name} and --preset {arguments.preset} both name the network; give one"
+        )
+    model = named_model(arguments.model_name) if arguments.model_name else None
+    output = Path(arguments.output_dir or f"runs/{Path(arguments.model_name or arguments.preset or 'tiny').name}")
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    config = RunConfig.load(arguments.deepspeed_config, arguments.overrides(), ranks=world)
-    corpus = Corpus.open(arguments.data_dir)
+    config = configuration(arguments, model, world)
+    check_json(config)
+    space = "hymotion-201" if model is not None and model.channels == 201 else "smpl24-rotmat"
+    corpus = Corpus.open(corpus_of(arguments.data_dir, output, space, config.hymotion.text.encoder))
     network = network_config(config.hymotion, corpus)
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
     mixture = Mixture.open(corpus, config.hymotion.data)
@@ -48,13 +59,35 @@ def start_training(arguments: TrainArguments) -> bool:
     check_trained(stage_plan(config, network, corpus), groups)
     joints = JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     check_slow_rows(joints, groups, config.hymotion.gradient_sync.others_every)
-    output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
-    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline)
+    patience = max(1800.0, 2 * PATIENCE * config.hymotion.watchdog_s)
+    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience)
     mesh.on_first(lambda: _make_folder(output))
     TrainingRun(config, corpus, output, mesh, resume, mixture).train()
     mesh.stop()
-    return mesh.is_first
+    return output if mesh.is_first else None
+
+
+def configuration(arguments: TrainArguments, model: NamedModel | None, world: int) -> RunConfig:
+    """The JSON, or defaults, with what the model's name and the flags say; fp16 becomes bf16 on a CPU.
+
+    Raises:
+        UserError: an illegal key, value or combination.
+    """
+    values = {} if model is None else model.overrides()
+    values |= {key: value for key, value in arguments.overrides().items() if value is not None}
+    if arguments.deepspeed_config:
+        raw, name = read_json(arguments.deepspeed_config), arguments.deepspeed_config
+    else:
+        named = model or NamedModel(arguments.preset if arguments.preset in PRESETS else "tiny", {})
+        fine_tunes = bool(values.get("hymotion.model.init_from"))
+        raw, name = default_settings(fine_tunes, "qwen_clip" if named.reads_qwen else "hashed"), NAME
+        announce(describe(raw))
+    config = RunConfig(raw, name, values, world)
+    if config.dtype == "fp16" and not runs_on_gpu():
+        announce(f"{name}: fp16.enabled = true on a CPU, which has no fp16: computing in bf16")
+        config = RunConfig(raw, name, {**values, "fp16.enabled": False, "bf16.enabled": True}, world)
+    return config
 
 
 def _resume_folder(flag: str | None, output: Path) -> Path | None:
