@@ -15,6 +15,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.expert_checks import check_experts
 from ds_hymotion.lora_checks import check_lora
 from ds_hymotion.mesh_shape import MeshShape
+from ds_hymotion.offload_checks import check_offload
 from ds_hymotion.pipeline_checks import check_pipeline, check_temporal
 
 
@@ -171,7 +172,9 @@ class TextSection(Section):
         "cached", description="features from the corpus's cache, or encoders kept in the run"
     )
     encoder: str = Field(
-        "hashed", description="name of the feature cache in the corpus: hashed or qwen_clip; live needs qwen_clip"
+        "hashed",
+        description="name of the feature cache in the corpus: hashed or qwen_clip; live needs qwen_clip; null = "
+        "no captions",
     )
     qwen: str = Field("Qwen/Qwen3-8B", description="live: folder or hub name of Qwen3")
     clip: str = Field("openai/clip-vit-large-patch14", description="live: folder or hub name of CLIP")
@@ -382,6 +385,7 @@ class RunConfig:
         check_temporal(self)
         check_experts(self)
         check_lora(self)
+        check_offload(self)
         data = self.hymotion.data
         text = self.hymotion.text
         if text.mode == "live" and text.encoder != "qwen_clip":
@@ -392,6 +396,11 @@ class RunConfig:
             raise UserError(
                 f"{self.name}: hymotion.text.train_upper_layers = true needs the encoders in the run; set "
                 "hymotion.text.mode to live"
+            )
+        if text.encoder == "null" and self.hymotion.flow.condition_drop < 1:
+            raise UserError(
+                f"{self.name}: hymotion.text.encoder = null needs hymotion.flow.condition_drop = 1, not "
+                f"{self.hymotion.flow.condition_drop:g}; --unconditional sets both"
             )
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:

@@ -144,11 +144,6 @@ def _check_precision(config: dict[str, Any], name: str) -> None:
     if accumulated not in (None, "fp32", "bf16", "fp16"):
         raise UserError(f"{name}: data_types.grad_accum_dtype = {accumulated!r} is not one of fp32, bf16, fp16")
     stage = zero_stage(config, name)
-    if stage == 3:
-        raise UserError(
-            f"{name}: zero_optimization.stage = 3 is not supported: checkpoints and the weight average need weights "
-            "that every rank holds whole; use 0, 1 or 2"
-        )
     if fp16 and bf16:
         raise UserError(f"{name}: fp16.enabled and bf16.enabled are both true; enable one of them")
     if fp16 and stage == 0:

@@ -18,6 +18,7 @@ FREE = {
     "pipeline_checks",
     "expert_checks",
     "lora_checks",
+    "offload_checks",
     "tiers",
     "deepspeed_keys",
     "mesh_shape",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import importlib.util
+import math
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
 
@@ -18,17 +15,18 @@ from ds_hymotion.config import ExpertsSection, RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.plan import Step
 from ds_hymotion.deepspeed_keys import offloads
-from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
 from ds_hymotion.parallel.exchange import Exchange
 from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owned_experts, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
-from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.partitioned_states import PartitionedStates
+from ds_hymotion.parallel.states import ParameterStates, shape_of
 from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.parallel.traffic import Traffic
 
@@ -40,7 +38,7 @@ PREFIX = "generator."
 
 class DataEngine:
     """All blocks on every rank, batches divided over the data axis, tensors cut over the model axis or whole:
-    DeepSpeed's plain engine with ZeRO 0 to 2.
+    DeepSpeed's plain engine with ZeRO 0 to 3.
 
     Args:
         objective: the network with its loss, equal on all data ranks.
@@ -89,7 +87,8 @@ class DataEngine:
         self.moving = MovingGroups(self.engine, self.parameters) if experts.number else None
         self.traffic = Traffic(mesh.data_group, self.expert_share and self.expert_share.holders)
         holder = partial(owner_of, number=experts.number, size=experts.size) if experts.size > 1 else None
-        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages, holder)
+        states = PartitionedStates if self.engine.zero_optimization_partition_weights() else ParameterStates
+        self.states = states(self.engine, self.parameters, mesh, plan, stages, holder)
         names = [name for name in self.states.names if name not in groups.always and every > 1]
         self.sync = GradientSync(self.engine, always, deferred, every, self.traffic, names)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
@@ -145,8 +144,12 @@ class DataEngine:
     def put_frozen(self, name: str, whole: torch.Tensor) -> None:
         """Set a weight that is not trained, on the ranks that hold it."""
         if name in self.network_parameters:
-            weight = self.network_parameters[name]
-            weight.copy_(self.states.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
+            self.states.write(self.network_parameters[name], self.states.plan.cut(name, whole, self.mesh.model_rank))
+
+    @property
+    def trained_elements(self) -> int:
+        """Elements of the trained parameters of this stage."""
+        return sum(math.prod(shape_of(parameter)) for parameter in self.parameters.values())
 
     @property
     def called_modules(self) -> tuple[nn.Module, nn.Module]:
@@ -294,44 +297,6 @@ class DataEngine:
         """Send scalars to the monitors the JSON names (TensorBoard, CSV, wandb)."""
         if self.engine.monitor.enabled and self.mesh.is_first:
             self.engine.monitor.write_events(events)
-
-
-def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> None:
-    """Let DeepSpeed parse its part, and try what only the first rank opens: monitors (collective).
-
-    Raises:
-        UserError: on every rank alike, where DeepSpeed would end in a traceback.
-    """
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    try:
-        DeepSpeedConfig(copy.deepcopy(settings), mesh.mpu)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f"{name}: DeepSpeed refuses {key} = {first['input']!r}: {first['msg']}") from None
-    except Exception as error:  # whatever it raises, it is about the JSON
-        raise UserError(f"{name}: DeepSpeed refuses this file: {error}") from None
-    mesh.on_first(lambda: _try_monitors(settings, name))
-
-
-def _try_monitors(settings: dict[str, Any], name: str) -> None:
-    packages = {"tensorboard": "tensorboard", "csv_monitor": "", "wandb": "wandb", "comet": "comet_ml"}
-    for key, package in packages.items():
-        section = settings.get(key, {})
-        if not section.get("enabled"):
-            continue
-        if package and importlib.util.find_spec(package) is None:
-            raise UserError(
-                f"{name}: {key}.enabled = true needs the package {package}; install it with pip install {package}"
-            )
-        if folder := section.get("output_path"):
-            try:
-                Path(folder).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(
-                    f"{name}: {key}.output_path = {folder!r} cannot be made ({error.strerror}); give a writable folder"
-                ) from None
 
 
 def _builds_fused_adam(device: torch.device) -> bool:

@@ -49,6 +49,7 @@ from ds_hymotion.training.network import (
     network_config,
     stage_plan,
 )
+from ds_hymotion.training.nonfinite import finite_step, require_finite
 from ds_hymotion.training.save_requests import SaveRequests
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
@@ -201,12 +202,7 @@ class TrainingRun:
             for step, batches in self.feed.batches(self.position, left, self.engine.reads_batches, prefetcher):
                 votes = self._train_step(step, batches, stop, requests, log)
                 self._check_ranks()
-                # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
-                if self.config.dtype != "fp16" and not bool(votes.isfinite().all()):
-                    raise UserError(
-                        f"step {self.step}: the loss is {float(votes[:-VOTES].sum())}; nothing was saved since; resume "
-                        "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
-                    )
+                require_finite(self.engine, self.step, votes[:-VOTES], batches, step.valid_frames, self.config.dtype)
                 if self.feed.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
                 stopping, asked, leaving = (float(vote) > 0 for vote in votes[-VOTES:])
@@ -233,7 +229,11 @@ class TrainingRun:
         """One optimizer step; returns the loss parts of all ranks, and last the votes to stop, save, and quit."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
-        with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+        with (
+            finite_step(self.engine, self.step, batches, step.valid_frames),
+            self.slow_rows.held(self.step),
+            self.memory.counting(self.step, self.settings.parallel.memory_steps),
+        ):
             self.engine.choose(step)
             parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
             if self.average and not self.engine.skipped:
@@ -281,7 +281,7 @@ class TrainingRun:
             held_out = self.feed.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
-        clips = "training clips, other noise" if self.settings.evaluation.split == "train" else "held-out clips"
+        clips = "training clips, other noise" if self.feed.evaluates_training_clips else "held-out clips"
         log.say(f"step {self.step}: loss {held_out.mean:.4f} ({clips})")
 
     def _save(self, log: RunLog, must: bool) -> bool:
@@ -358,4 +358,4 @@ class TrainingRun:
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")
-        log.say(self.engine.traffic.summary(sum(p.numel() for p in self.engine.parameters.values())))
+        log.say(self.engine.traffic.summary(self.engine.trained_elements))
