@@ -82,6 +82,10 @@ class TrainArguments:
     tensor_parallel_size: int | None = flag(None, "tensor ranks that heads, MLPs and the motion head are cut over")
     pipeline_stages: int | None = flag(None, "stages that the network's layers are divided over")
     pipeline_mode: str | None = flag(None, "what is divided over stages: layers or temporal")
+    experts: int | None = flag(None, "experts, one per action type; the corpus needs types")
+    expert_names: list[str] | None = flag(None, "the experts' action types, unless they are the usual six", nargs="+")
+    expert_parallel_size: int | None = flag(None, "groups of data ranks that the experts are divided over")
+    expert_dispatch: str | None = flag(None, "how clips come to their experts' ranks: affinity or all_to_all")
     allow_fps: bool | None = flag(None, "train on a corpus of another frame rate", nargs="?", const=True)
     sync_others_every: int | None = flag(None, "steps between syncs of the gradients outside gradient_sync.always")
     check_sync_steps: int | None = flag(None, "steps between checks that all ranks hold the same weights")
@@ -115,6 +119,10 @@ JSON_KEYS = {
     "tensor_parallel_size": "hymotion.parallel.model",
     "pipeline_stages": "hymotion.parallel.pipeline",
     "pipeline_mode": "hymotion.pipeline.mode",
+    "experts": "hymotion.experts.number",
+    "expert_names": "hymotion.experts.names",
+    "expert_parallel_size": "hymotion.experts.size",
+    "expert_dispatch": "hymotion.experts.dispatch",
     "allow_fps": "hymotion.model.allow_fps",
     "sync_others_every": "hymotion.gradient_sync.others_every",
     "check_sync_steps": "hymotion.gradient_sync.check_steps",

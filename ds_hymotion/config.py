@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
+from ds_hymotion.expert_checks import check_experts
 from ds_hymotion.mesh_shape import MeshShape
 from ds_hymotion.pipeline_checks import check_pipeline, check_temporal
 
@@ -216,6 +218,55 @@ class PipelineSection(Section):
     )
 
 
+class ExpertPhase(Section):
+    """What learns in a part of a run with experts."""
+
+    until: int = Field(ge=1, description="the phase ends before this step, counted from 0; the last one goes on")
+    train: list[Literal["trunk", "experts"]] = Field(
+        ["trunk", "experts"], min_length=1, description="what learns; the other part is frozen"
+    )
+    drop_experts: int = Field(0, ge=0, description="experts left out of every step, drawn by its number")
+
+
+class ExpertsSection(Section):
+    """Tails of the network by action type: the trunk is shared, the last blocks and the head exist once per type."""
+
+    number: int = Field(0, ge=0, description="experts, one per action type; 0 = none")
+    names: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="their action types; [] = the six of launch/prepare.py"
+    )
+    blocks: int | None = Field(
+        None, ge=1, description="last blocks of each expert; without it 4, or fewer in a network of fewer than 12"
+    )
+    noise: float = Field(
+        0.0, ge=0, le=1, description="noise on experts that start as copies of init_from, over each tensor's spread"
+    )
+
+    size: int = Field(
+        1, ge=1, description="groups of data ranks that the experts are divided over; 1 = every rank holds all"
+    )
+    dispatch: Literal["affinity", "all_to_all"] = Field(
+        "affinity", description="clips are planned onto the ranks of their experts, or sent there behind the trunk"
+    )
+    class_weights: list[Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]] = Field(
+        [], description="how often an epoch visits the clips of each type, over once; [] = all alike"
+    )
+    starving_steps: int = Field(
+        200, ge=0, description="warn of an expert that has not learnt for so many steps; 0 = never"
+    )
+    phases: list[ExpertPhase] = Field([], description="what learns when; [] = trunk and experts throughout")
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The action types that have experts, in the order of their numbers; () without any."""
+        return tuple(self.names or ACTION_TYPES) if self.number else ()
+
+    @property
+    def owners(self) -> int:
+        """Groups of data ranks that the batch plan tells apart: where clips are sent, every rank takes any."""
+        return self.size if self.dispatch == "affinity" else 1
+
+
 class ParallelSection(Section):
     """How the network is spread over ranks; the data axis takes the ranks that are left."""
 
@@ -235,6 +286,7 @@ class HymotionSection(Section):
     pipeline: PipelineSection = PipelineSection()
     evaluation: EvaluationSection = EvaluationSection()
     gradient_sync: GradientSyncSection = GradientSyncSection()
+    experts: ExpertsSection = ExpertsSection()
     parallel: ParallelSection = ParallelSection()
 
 
@@ -268,6 +320,7 @@ class RunConfig:
         self.name = name
         self.hymotion = parse_section(section, name)
         model, pipe = self.hymotion.parallel.model, self.hymotion.parallel.pipeline
+        self.ranks = ranks
         self.shape = MeshShape.of(ranks or model * pipe, model, pipe)
         self.deepspeed = check_deepspeed_keys(merged, name, self.shape.data)
         self._cross_checks()
@@ -292,6 +345,7 @@ class RunConfig:
     def _cross_checks(self) -> None:
         check_pipeline(self)
         check_temporal(self)
+        check_experts(self)
         data = self.hymotion.data
         text = self.hymotion.text
         if text.mode == "live" and text.encoder != "qwen_clip":

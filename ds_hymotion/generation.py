@@ -10,8 +10,11 @@ from pathlib import Path
 import torch
 
 from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.expert_ids import expert_number
 from ds_hymotion.errors import UserError
-from ds_hymotion.flow.sampler import row_noise, sample
+from ds_hymotion.flow.sampler import VelocityNetwork, row_noise, sample
+from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.experts import ExpertGenerator, Routed
 from ds_hymotion.motion.motion import Motion
 from ds_hymotion.motion.statistics import denormalise
 from ds_hymotion.text.encoder import TextEncoder
@@ -22,12 +25,14 @@ SHORTEST = 20
 
 @dataclass(frozen=True)
 class Prompt:
-    """What to sample: a text, a length in frames, and a name for the files; the clip whose caption it is, if any."""
+    """What to sample: a text, a length in frames, and a name for the files; the clip whose caption it is, if any, and
+    the action type whose expert makes it, where the network has experts."""
 
     text: str
     frames: int
     name: str
     clip: str | None = None
+    action: str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,19 @@ def corpus_prompts(corpus: Corpus, longest: int) -> list[Prompt]:
             min(max(clip.frames, SHORTEST), longest),
             (clip.action or clip.id).lower(),
             clip.id,
+            clip.action,
         )
         for clip in list(chosen.values())[:6]
     ]
+
+
+def _expert(prompt: Prompt, config: ModelConfig) -> int:
+    if prompt.action is None:
+        raise UserError(
+            f"prompt {prompt.name!r}: this network has experts; choose one with --action, of "
+            f"{', '.join(config.expert_names)}"
+        )
+    return expert_number(prompt.action, config.expert_names)
 
 
 def generate_motions(
@@ -127,7 +142,8 @@ def generate_motions(
     """One motion per prompt at the network's frame rate.
 
     Raises:
-        UserError: the encoder's features have other widths than the network expects, or a sample is not finite.
+        UserError: the encoder's features have other widths than the network expects, a network with experts is not
+            told which, or a sample is not finite.
     """
     config = model.generator.config
     if (encoder.token_dim, encoder.pooled_dim) != (config.ctxt_input_dim, config.vtxt_input_dim):
@@ -135,11 +151,14 @@ def generate_motions(
             f"text encoder {encoder.name}: {encoder.token_dim} and {encoder.pooled_dim} values; this network "
             f"expects {config.ctxt_input_dim} and {config.vtxt_input_dim}"
         )
+    network: VelocityNetwork = model.generator
+    if isinstance(model.generator, ExpertGenerator):
+        network = Routed(model.generator, torch.tensor([_expert(prompt, config) for prompt in prompts]))
     device = model.generator.null_vtxt_feat.device
     lengths = torch.tensor([prompt.frames for prompt in prompts])
     noise = row_noise(lengths, config.input_dim, settings.seed, settings.first)
     latent = sample(
-        model.generator,
+        network,
         encoder.encode([prompt.text for prompt in prompts]).to(device, torch.float32),
         lengths.to(device),
         noise.to(device),

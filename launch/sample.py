@@ -39,6 +39,7 @@ class SampleArguments(EncoderFlags):
     prompt: list[str] = field(default_factory=list, metadata={"help": "texts to sample", "nargs": "+"})
     prompts: str = flag("", "file of text#frames#id lines")
     from_corpus: str = flag("", "one caption per action type of this corpus as prompts, compared with its clips")
+    action: str | None = flag(None, "action type whose expert samples, where the network has experts")
     frames: int = flag(120, "length at the network's rate where a prompt gives none: 20 to 360, best as in training")
     steps: int = flag(50, "steps of the integration")
     method: str = flag("euler", "euler, midpoint or dopri5")
@@ -80,6 +81,10 @@ def main() -> None:
     config = model.generator.config
     prompts += corpus_prompts(corpus, config.text_position) if corpus else []
     prompts = checked_prompts(prompts, config.text_position)
+    if arguments.action is not None:
+        if not config.expert_names:
+            raise UserError(f"--action {arguments.action}: this network has no experts; leave it out")
+        prompts = [replace(prompt, action=arguments.action) for prompt in prompts]
     name = model.provenance.text_encoder
     encoder = text_encoder(name, config.ctxt_input_dim, config.vtxt_input_dim, arguments.sources())
     fit_encoder(encoder, model.provenance, Path(arguments.model))

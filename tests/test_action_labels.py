@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.data.actions.labels import label_of, type_of_words
-from ds_hymotion.data.actions.names import ACTION_TYPES
 from ds_hymotion.data.builtin import generate_set
 from ds_hymotion.data.corpus import Sample
 from ds_hymotion.formats.humanml3d import Caption

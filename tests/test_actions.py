@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import adjusted_rand_score
 
-from ds_hymotion.data.actions.names import ACTION_TYPES
+from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.data.actions.network import MOST_PARAMETERS
 from ds_hymotion.data.actions.prompts import action_of_prompt, centroids_of, nearest_type
 from ds_hymotion.data.actions.settings import ActionSettings

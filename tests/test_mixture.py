@@ -322,8 +322,9 @@ def test_damaged_clips_are_named_by_corpus(own: Corpus, tmp_path: Path) -> None:
 
 
 def test_the_json_of_readme_is_legal() -> None:
-    (text,) = re.findall(r"^```json\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-    section = parse_section({"data": json.loads("{" + text + "}")["data"]}, "README.md")
+    texts = re.findall(r"^```json\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    section = parse_section({key: value for text in texts for key, value in json.loads("{" + text + "}").items()}, "x")
+    assert section.experts.phases
     assert section.data.mix and section.data.replay and section.data.repeats > 1
     flags: dict[str, Any] = {"hymotion.data.replay.corpus": "base", "hymotion.data.replay.share": 0.2}
     again = RunConfig({}).as_dict()

@@ -10,7 +10,18 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "ds_hymotion"
 ROOMS = ["motion", "formats", "text", "data", "metrics", "model", "flow", "parallel", "training", "reports"]
-FREE = {"errors", "tiers", "randomness", "config", "pipeline_checks", "deepspeed_keys", "mesh_shape", "arguments"}
+FREE = {
+    "action_names",
+    "errors",
+    "tiers",
+    "randomness",
+    "config",
+    "pipeline_checks",
+    "expert_checks",
+    "deepspeed_keys",
+    "mesh_shape",
+    "arguments",
+}
 WITHOUT_GROUPS = ROOMS[: ROOMS.index("parallel")]
 
 

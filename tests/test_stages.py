@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from unittest import mock
 
 import pytest
@@ -106,6 +107,23 @@ def test_a_heavy_tail_is_one_piece() -> None:
     assert plan_stages(parts, 2, PipelineSection()).split == [3, 2]
     with pytest.raises(UserError, match="one piece"):
         plan_stages(parts, 2, PipelineSection(split=[4, 1]))
+
+
+def test_experts_are_one_heavy_piece_at_the_end() -> None:
+    six = replace(FULL, expert_names=tuple("ABCDEF"), expert_blocks=4)
+    parts, plain = network_units(six, 150, 30, 2, held_experts=6), network_units(FULL, 150, 30, 2)
+    assert (parts[-1].name, parts[-1].blocks, len(parts)) == ("experts", 4, len(plain) - 4)
+    assert parts[-1].parameters == 6 * sum(unit.parameters for unit in plain[-5:])
+    assert network_units(six, 150, 30, 2, held_experts=1)[-1].cost == pytest.approx(sum(u.cost for u in plain[-5:]))
+    assert parts[-1].cost > 1.5 * network_units(six, 150, 30, 2, held_experts=1)[-1].cost
+    plan = plan_stages(parts, 2, PipelineSection())
+    assert plan.stage_of("experts.5.motion_transformer.final_layer.linear.weight") == 1 and sum(plan.split) == 27
+    with pytest.raises(UserError, match="one piece"):
+        plan_stages(parts, 2, PipelineSection(split=[25, 2]))
+    with pytest.raises(UserError, match=rf"the best split is \[{plan.split[0]}, {plan.split[1]}\] with 1.0"):
+        plan_stages(parts, 2, PipelineSection(split=[5, 22]))
+    with pytest.raises(UserError, match="use . stages, or raise max_imbalance"):
+        plan_stages(parts, 8, PipelineSection())
 
 
 def test_an_embedding_may_stand_alone() -> None:

@@ -31,6 +31,14 @@ def test_unpack_undoes_pack(rows: int, frames: int, tokens: int, dtype: torch.dt
     assert torch.equal(sent.text_lengths, received.text_lengths)
 
 
+def test_rows_take_their_experts_along() -> None:
+    sent = wire(3, 5, 2)._replace(expert=torch.tensor([2, 0, 5]))
+    floats, integers = sent.pack()
+    received = Wire.unpack(floats, integers, experts=True)
+    assert received.expert is not None and received.expert.tolist() == [2, 0, 5]
+    assert torch.equal(sent.text_lengths, received.text_lengths) and torch.equal(sent.stream.text, received.stream.text)
+
+
 def test_the_layout_is_adapter_motion_text() -> None:
     stream = Stream(torch.full((1, 1, 2), 1.0), torch.full((1, 3, 2), 2.0), torch.full((1, 2, 2), 3.0))
     floats, integers = Wire(stream, torch.tensor([2]), torch.tensor([1])).pack()

@@ -36,6 +36,7 @@ class Batch:
         drop: rows trained without condition [B].
         clips: each row's position in the training list.
         captions: the rows' captions as token ids, for encoders inside the run.
+        experts: each row's expert number [B]; zeros where there are no experts.
     """
 
     motion: torch.Tensor
@@ -48,6 +49,7 @@ class Batch:
     drop: torch.Tensor
     clips: list[int] = field(default_factory=list)
     captions: CaptionTokens | None = None
+    experts: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.long))
 
     def to(self, device: torch.device) -> Batch:
         """The batch on another device."""
@@ -101,6 +103,7 @@ class BatchMaker:
         condition_drop: share of rows trained without condition.
         seed: the run's seed.
         canvas: longer clips are cropped to this many frames, by a window drawn per epoch.
+        experts: every sample's expert number, where the network has experts.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class BatchMaker:
         condition_drop: float,
         seed: int,
         canvas: int,
+        experts: Sequence[int] = (),
     ) -> None:
         self.corpus = corpus
         self.samples = samples
@@ -122,6 +126,7 @@ class BatchMaker:
         self.condition_drop = condition_drop
         self.seed = seed
         self.canvas = canvas
+        self.experts = tuple(experts)
         self.failed: dict[str, str] = {}
 
     def make(self, epoch: int, rows: Sequence[Row], strata: int, padded: int) -> Batch:
@@ -176,6 +181,7 @@ class BatchMaker:
             drop=torch.tensor(drops, dtype=torch.bool),
             clips=[row.clip for row in rows],
             captions=tokens,
+            experts=torch.tensor([self.experts[row.clip] if self.experts else 0 for row in rows], dtype=torch.long),
         )
 
     def _clip(self, sample: Sample, random: torch.Generator) -> torch.Tensor | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ds_hymotion.config import HymotionSection
 from ds_hymotion.data.corpus import Sample
+from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture, traits
 
 
@@ -36,7 +37,23 @@ def fingerprint(mixture: Mixture, settings: HymotionSection) -> dict[str, Any]:
             "hymotion.data.bucket_bounds": list(data.bucket_bounds),
             "hymotion.data.short": data.short,
             "hymotion.data.length_jitter": data.length_jitter,
+            **_of_experts(mixture, settings),
         },
+    }
+
+
+def _of_experts(mixture: Mixture, settings: HymotionSection) -> dict[str, Any]:
+    """What the plan follows where the network has experts; nothing elsewhere."""
+    experts = settings.experts
+    if not experts.number:
+        return {}
+    ids = json.dumps(expert_ids(mixture.samples, experts.types, mixture.action_of))
+    phases = [phase.model_dump() for phase in experts.phases]
+    return {
+        "hymotion.experts.names": list(experts.types),
+        "hymotion.experts.phases": phases,
+        **({"hymotion.experts.class_weights": experts.class_weights} if experts.class_weights else {}),
+        "the clips' experts": hashlib.sha256(ids.encode()).hexdigest()[:16],
     }
 
 

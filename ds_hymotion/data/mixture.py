@@ -10,7 +10,8 @@ from pathlib import Path
 from torch import Tensor
 
 from ds_hymotion.config import DataSection
-from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.actions.types import ActionTypes
+from ds_hymotion.data.corpus import ACTION_TYPES_FILE, Corpus, Sample
 from ds_hymotion.data.plan import Planner
 from ds_hymotion.data.visits import Ration
 from ds_hymotion.errors import UserError
@@ -61,6 +62,7 @@ class Mixture:
         self.fps = self.main.fps
         self.samples = list(parts[0].samples)
         self._others: dict[str, tuple[Corpus, Sample]] = {}
+        self._types: dict[Path, ActionTypes] = {}
         for part in parts[1:]:
             for sample in part.samples:
                 named = replace(sample, index=len(self.samples), id=f"{part.name}:{sample.id}")
@@ -110,6 +112,19 @@ class Mixture:
     def corpus_of(self, sample: Sample) -> Corpus:
         """The corpus of a clip in ``samples``, or of any clip of the main one."""
         return self._others[sample.id][0] if sample.id in self._others else self.main
+
+    def action_of(self, sample: Sample) -> str | None:
+        """The action type of a clip in ``samples`` or of the main corpus: as sorted, else as given, else None.
+
+        Raises:
+            UserError: the file of a corpus's types is damaged or made for other samples.
+        """
+        corpus, own = self._others.get(sample.id, (self.main, sample))
+        if not (corpus.folder / ACTION_TYPES_FILE).is_file():
+            return own.action
+        if corpus.folder not in self._types:
+            self._types[corpus.folder] = ActionTypes.open(corpus)
+        return self._types[corpus.folder].name_of(own)
 
     def features(self, sample: Sample) -> Tensor:
         """Features [T, C] of a clip in ``samples``, or of any clip of the main corpus; as :meth:`Corpus.features`."""

@@ -10,118 +10,21 @@ numbers that all randomness of a sample is counted from, so no layout changes wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from ds_hymotion.data.buckets import Buckets, BucketSettings
+from ds_hymotion.data.cells import CellDrawer, Draft, ExpertPlan, by_cell
 from ds_hymotion.data.packing import Jitter, cut_by_frames
+from ds_hymotion.data.steps import Layout, Position, Row, Step
 from ds_hymotion.data.visits import Ration, Visits
 from ds_hymotion.errors import UserError
 from ds_hymotion.randomness import seed_of
 
 MOST_VISITS = 1000
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a batch: a clip at one timestep draw. ``stratum`` is its place among the step's rows.
-
-    ``visit`` counts the clip's visits in the epoch, from 0.
-    """
-
-    clip: int
-    timestep: int
-    stratum: int
-    visit: int = 0
-
-
-@dataclass(frozen=True)
-class Step:
-    """One optimizer step. ``micro_batches[rank][k]`` are the rows of the rank's k-th micro-batch.
-
-    ``padded[rank]`` is the frame count all micro-batches of the rank share; ``valid_frames`` counts the real frames
-    of all rows of all ranks: the loss normaliser divided by the channels.
-    """
-
-    epoch: int
-    index: int
-    bucket: int
-    strata: int
-    micro_batches: tuple[tuple[tuple[Row, ...], ...], ...]
-    padded: tuple[int, ...]
-    valid_frames: int
-    lr_factor: float = 1.0
-
-    @property
-    def clips(self) -> list[int]:
-        """The step's clips in rank order."""
-        return [row.clip for row in self.visits]
-
-    @property
-    def visits(self) -> list[Row]:
-        """The first row of each of the step's visits, in rank order."""
-        return [row for rank in self.micro_batches for micro in rank for row in micro if row.timestep == 0]
-
-    @property
-    def useful_share(self) -> float:
-        """Real frames over (ranks × padded frames of the slowest rank)."""
-        cost = [sum(map(len, rank)) * padded for rank, padded in zip(self.micro_batches, self.padded)]
-        return self.valid_frames / (len(cost) * max(cost))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a step is filled: ``ranks`` data ranks × ``accumulation`` micro-batches of ``clips`` clips, or, with
-    ``frames`` > 0, of as many clips as fit with all their rows into that many padded frames."""
-
-    ranks: int
-    accumulation: int
-    clips: int
-    frames: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if value < (0 if name in ("frames", "clips") else 1):
-                raise UserError(f"batch plan: {name} = {value} must be a whole number from 1")
-        if not self.clips and not self.frames:
-            raise UserError("batch plan: neither clips nor frames per micro-batch given; set one of them from 1")
-
-    def same_steps(self, other: Layout) -> bool:
-        """Whether both cut an epoch into the same steps, whatever the ranks: equal global batches of clips."""
-        if self.frames or other.frames:
-            return self == other
-        sizes = [layout.ranks * layout.accumulation * layout.clips for layout in (self, other)]
-        return sizes[0] == sizes[1]
-
-
-@dataclass
-class Position:
-    """Where a run stands: ``segments`` are the steps done in the current epoch, by the layout they were planned for.
-
-    Layouts of the same steps share a segment, so that its rest does not depend on the number of ranks.
-    """
-
-    epoch: int = 0
-    segments: list[tuple[Layout, int]] = field(default_factory=list)
-
-    def advance(self, layout: Layout) -> None:
-        """Count one step done under ``layout``."""
-        if self.segments and self.segments[-1][0].same_steps(layout):
-            self.segments[-1] = (layout, self.segments[-1][1] + 1)
-        else:
-            self.segments.append((layout, 1))
-
-    def state(self) -> dict[str, Any]:
-        """JSON-able form."""
-        return {"epoch": self.epoch, "segments": [[asdict(layout), steps] for layout, steps in self.segments]}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Position:
-        """The inverse of :meth:`state`."""
-        return cls(int(state["epoch"]), [(Layout(**layout), int(steps)) for layout, steps in state["segments"]])
 
 
 class Planner:
@@ -136,6 +39,7 @@ class Planner:
         jitter: largest half-width in frames of the jitter on the order by length, so that epochs differ.
         lr_factors: learning-rate factor per bucket label index (bucket 0 is what is shorter than the first bound).
         rations: how often an epoch visits the clips, by corpus; without any, every clip once.
+        experts: where experts come in, if the network has any.
 
     Raises:
         UserError: no clip is left of a ration, or ``layout`` does not hold a clip's rows.
@@ -151,6 +55,7 @@ class Planner:
         jitter: float = 5.0,
         lr_factors: Sequence[float] = (),
         rations: Sequence[Ration] = (),
+        experts: ExpertPlan | None = None,
     ) -> None:
         self.buckets = Buckets.build(lengths, buckets)
         if not any(self.buckets.members):
@@ -160,7 +65,9 @@ class Planner:
                 'or set hymotion.data.short to "keep"'
             )
         usable = sorted(clip for members in self.buckets.members for clip in members)
-        self.visits = Visits(rations or [Ration("clips", len(lengths))], usable, seed)
+        weights = dict(enumerate(experts.weights)) if experts else {}
+        classes = experts.of if experts and weights else ()
+        self.visits = Visits(rations or [Ration("clips", len(lengths))], usable, seed, classes, weights)
         for ration, clips, taken in zip(rations, self.visits.members, self.visits.per_epoch):
             if len(clips) and taken > MOST_VISITS * len(clips):
                 raise UserError(
@@ -183,33 +90,35 @@ class Planner:
         self._check_frames(layout)
         self.jitter = jitter
         self.lr_factors = tuple(lr_factors)
+        self.experts = experts
         self._cached: tuple[Any, list[Step]] | None = None
 
-    def epoch(self, epoch: int, done: Sequence[tuple[Layout, int]] = ()) -> list[Step]:
+    def epoch(self, epoch: int, done: Sequence[tuple[Layout, int]] = (), first: int = 0) -> list[Step]:
         """All steps of an epoch that remain after the segments ``done``, under the planner's own layout.
 
         Last segments of the same steps (:meth:`Layout.same_steps`) are dropped from the front; others are replayed,
         and what is left of their clips is planned anew, so that every clip is still seen as often as it should be.
+        ``first`` is the number of the epoch's first step in the whole run, which the experts' phases count in.
         """
         visits = set(self.visits.epoch(epoch))
         start = 0
         for part, (layout, steps) in enumerate(done):
             self._check_frames(layout)
             if layout.same_steps(self.layout) and part == len(done) - 1:
-                return self._plan(epoch, part, visits, self.layout, start)[steps:]
-            planned = self._plan(epoch, part, visits, layout, start)
+                return self._plan(epoch, part, visits, self.layout, start, first)[steps:]
+            planned = self._plan(epoch, part, visits, layout, start, first)
             for step in planned[:steps]:
                 visits.difference_update(row.visit * self.visits.clips + row.clip for row in step.visits)
             start += steps
-        return self._plan(epoch, len(done), visits, self.layout, start)
+        return self._plan(epoch, len(done), visits, self.layout, start, first)
 
     def walk(self, position: Position) -> Iterator[Step]:
         """Steps without end from ``position`` on, which moves with them: it always names the next step to run."""
         while True:
-            for step in self.epoch(position.epoch, position.segments):
+            for step in self.epoch(position.epoch, position.segments, position.first):
                 position.advance(self.layout)
                 yield step
-            position.epoch, position.segments = position.epoch + 1, []
+            position.epoch, position.segments, position.first = position.epoch + 1, [], position.step
 
     def steps_per_bucket(self, epoch: int = 0) -> list[int]:
         """How many steps each bucket has in an epoch."""
@@ -233,22 +142,48 @@ class Planner:
                 f"{canvas} frames each; use at least {self.timesteps * canvas}"
             )
 
-    def _plan(self, epoch: int, part: int, visits: set[int], layout: Layout, start: int) -> list[Step]:
-        key = (epoch, part, layout, start, hash(frozenset(visits)))
+    def _plan(self, epoch: int, part: int, visits: set[int], layout: Layout, start: int, first: int) -> list[Step]:
+        key = (epoch, part, layout, start, first, hash(frozenset(visits)))
         if self._cached and self._cached[0] == key:
             return self._cached[1]
         random = np.random.default_rng(seed_of(self.seed, "plan", epoch, part))
         steps: list[Step] = []
+        experts = self.experts and replace(self.experts, owners=layout.owners)
         for numbers in self.visits.rounds(epoch, visits, self._round(layout)):
+            if experts and experts.drawn_by_cell:
+                number = first + start + len(steps)
+                for draft in self._draw(experts, numbers, layout, number, (epoch, part), random):
+                    steps.append(self._step(epoch, start + len(steps), draft.bucket, draft.ranks, layout, first))
+                continue
             drafts: list[tuple[int, list[list[int]]]] = []
             buckets = self._bucket_of[numbers % self.visits.clips]
             for bucket in range(len(self.buckets.members)):
                 drafts += [(bucket, ranks) for ranks in self._cut(numbers[buckets == bucket], layout, random)]
             shuffled = [drafts[i] for i in random.permutation(len(drafts))]
             for bucket, ranks in shuffled:
-                steps.append(self._step(epoch, start + len(steps), bucket, ranks, layout))
+                steps.append(self._step(epoch, start + len(steps), bucket, ranks, layout, first))
         self._cached = (key, steps)
         return steps
+
+    def _draw(
+        self,
+        experts: ExpertPlan,
+        visits: np.ndarray,
+        layout: Layout,
+        first: int,
+        key: tuple[int, int],
+        random: np.random.Generator,
+    ) -> Iterator[Draft]:
+        """Steps by cell from one round of visits, the first of them number ``first`` of the run."""
+        clips = visits % self.visits.clips
+        slots = layout.accumulation * layout.clips
+        cells = {}
+        for bucket in np.unique(self._bucket_of[clips]).tolist():
+            own = visits[self._bucket_of[clips] == bucket]
+            jitter = Jitter(self._lengths[own % self.visits.clips], self.jitter, random)
+            order = own[jitter.order(slots * layout.ranks)].tolist()
+            cells[bucket] = by_cell(order, [experts.of[visit % self.visits.clips] for visit in order], experts.number)
+        return CellDrawer(experts, self.seed, key, layout.ranks, slots).steps(cells, first)
 
     def _round(self, layout: Layout) -> int:
         """Visits that give every bucket a whole step, or so."""
@@ -285,7 +220,7 @@ class Planner:
             chosen = visits[step[np.argsort(company[step], kind="stable")]].tolist()
             yield split(chosen, [base + (rank < extra) for rank in range(layout.ranks)])
 
-    def _step(self, epoch: int, index: int, bucket: int, ranks: list[list[int]], layout: Layout) -> Step:
+    def _step(self, epoch: int, index: int, bucket: int, ranks: list[list[int]], layout: Layout, first: int) -> Step:
         rows = sorted((visit, timestep) for rank in ranks for visit in rank for timestep in range(self.timesteps))
         random = np.random.default_rng(seed_of(self.seed, "strata", epoch, *rows[0], len(rows)))
         stratum = dict(zip(rows, random.permutation(len(rows)).tolist()))
@@ -303,7 +238,15 @@ class Planner:
             padded=tuple(max(map(self._frames, visits), default=0) for visits in ranks),
             valid_frames=sum(self._frames(visit) for visit, _ in rows),
             lr_factor=self.lr_factors[bucket] if bucket < len(self.lr_factors) else 1.0,
+            experts=self._learning(rows, first + index),
+            trunk=self.experts is None or self.experts.phase(first + index).trunk,
         )
+
+    def _learning(self, rows: list[tuple[int, int]], step: int) -> tuple[int, ...]:
+        """The experts that learn in a step: those of its clips, in a phase that trains experts."""
+        if self.experts is None or not self.experts.phase(step).experts:
+            return ()
+        return tuple(sorted({self.experts.of[visit % self.visits.clips] for visit, _ in rows}))
 
     def _rows(self, visits: list[int], stratum: dict[tuple[int, int], int]) -> tuple[Row, ...]:
         return tuple(

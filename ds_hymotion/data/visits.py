@@ -9,10 +9,10 @@ the rounds fill whole steps.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class Visits:
         rations: the corpora in the order of their clips.
         usable: the clips that can be taken, in rising order.
         seed: the run's seed.
+        classes: every clip's class, where ``weights`` tell how often clips are visited over what their ration says.
+        weights: by class; the share of a ration that has one stays as it is.
 
     Attributes:
         clips: number of clips, those that cannot be taken included.
@@ -55,7 +57,14 @@ class Visits:
         ValueError: rations without a share and shares of all or more than all visits.
     """
 
-    def __init__(self, rations: Sequence[Ration], usable: Sequence[int], seed: int) -> None:
+    def __init__(
+        self,
+        rations: Sequence[Ration],
+        usable: Sequence[int],
+        seed: int,
+        classes: Sequence[int] = (),
+        weights: Mapping[int, Fraction] | None = None,
+    ) -> None:
         self.rations = tuple(rations)
         self.seed = seed
         self.clips = sum(ration.clips for ration in rations)
@@ -65,12 +74,17 @@ class Visits:
         shared = sum((ration.share for ration in rations), Fraction(0))
         if shared >= 1:
             raise ValueError(f"shares of {shared} leave nothing to the other corpora")
-        own = [
-            Fraction(0) if ration.share else ration.times * len(members)
-            for ration, members in zip(rations, self.members)
-        ]
+        parts = [_by_class(members, np.asarray(classes), weights or {}) for members in self.members]
+        sizes = [sum((weight * len(clips) for _, weight, clips in part), Fraction(0)) for part in parts]
+        own = [Fraction(0) if ration.share else ration.times * size for ration, size in zip(rations, sizes)]
         whole = sum(own, Fraction(0)) / (1 - shared)
         self.per_epoch = [ration.share * whole or visits for ration, visits in zip(rations, own)]
+        self._circles = [
+            _Circle.drawn(clips, visits * weight * len(clips) / size, seed_of(seed, "turns", ration.name + suffix))
+            for ration, part, size, visits in zip(rations, parts, sizes, self.per_epoch)
+            for suffix, weight, clips in part
+            if len(clips)
+        ]
 
     def epoch(self, epoch: int) -> list[int]:
         """The visits of an epoch, in rising order."""
@@ -98,20 +112,32 @@ class Visits:
         order = np.argsort(place, kind="stable")
         yield from np.split(numbers[order], np.searchsorted(place[order], np.arange(1, rounds)))
 
-    @cached_property
-    def _circles(self) -> list[np.ndarray]:
-        return [
-            np.random.default_rng(seed_of(self.seed, "turns", ration.name)).permutation(len(members))
-            for ration, members in zip(self.rations, self.members)
-        ]
-
     def _numbers(self, epoch: int) -> np.ndarray:
-        """The visits of an epoch, corpus by corpus: of every circle the stretch that is the epoch's."""
+        """The visits of an epoch, circle by circle: of every one the stretch that is the epoch's."""
         found = []
-        for members, order, visits in zip(self.members, self._circles, self.per_epoch):
-            first, end = int(epoch * visits), int((epoch + 1) * visits)
+        for circle in self._circles:
+            first, end = int(epoch * circle.visits), int((epoch + 1) * circle.visits)
             places = np.arange(end - first)
-            if len(members):
-                clips = members[order[(first + places) % len(members)]]
-                found.append(clips + self.clips * (places // len(members)))
+            clips = circle.clips[(first + places) % len(circle.clips)]
+            found.append(clips + self.clips * (places // len(circle.clips)))
         return np.concatenate(found)
+
+
+class _Circle(NamedTuple):
+    """Clips in the order of their turns, and how many visits an epoch makes, on average."""
+
+    clips: np.ndarray
+    visits: Fraction
+
+    @classmethod
+    def drawn(cls, clips: np.ndarray, visits: Fraction, seed: int) -> _Circle:
+        return cls(clips[np.random.default_rng(seed).permutation(len(clips))], visits)
+
+
+def _by_class(
+    clips: np.ndarray, classes: np.ndarray, weights: Mapping[int, Fraction]
+) -> list[tuple[str, Fraction, np.ndarray]]:
+    """A ration's clips by class: what the class adds to the ration's name in seeds, its weight and its clips."""
+    if not weights:
+        return [("", Fraction(1), clips)]
+    return [(f" class {number}", weight, clips[classes[clips] == number]) for number, weight in weights.items()]

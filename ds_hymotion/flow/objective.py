@@ -11,12 +11,15 @@ from torch import nn
 
 from ds_hymotion.config import FlowSection
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.flow.expert_sums import ExpertSums
 from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_position_sum
 from ds_hymotion.flow.matching import interpolate, predicted_data
 from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator
 from ds_hymotion.motion.representation import Representation
 from ds_hymotion.text.encoder import TextFeatures
 from ds_hymotion.text.live import TextTower
+
+NO_EXPERTS = torch.zeros(0, dtype=torch.long)
 
 
 @dataclass(frozen=True)
@@ -37,29 +40,34 @@ class ChannelShare:
 
 
 class Targets(NamedTuple):
-    """What the loss needs of a batch: data and noise [B, L, C], times [B], valid frames [B]."""
+    """What the loss needs of a batch: data and noise [B, L, C], times [B], valid frames [B]; for logs, experts [B]."""
 
     motion: torch.Tensor
     noise: torch.Tensor
     t: torch.Tensor
     lengths: torch.Tensor
+    experts: torch.Tensor = NO_EXPERTS
 
     @classmethod
     def of(cls, batch: Batch) -> Targets:
         """The batch without its conditions."""
-        return cls(batch.motion, batch.noise, batch.t, batch.lengths)
+        return cls(batch.motion, batch.noise, batch.t, batch.lengths, batch.experts)
 
 
-def noised_inputs(batch: Batch, text: TextFeatures | None = None, clean_states: bool = False) -> GeneratorInputs:
+def noised_inputs(
+    batch: Batch, text: TextFeatures | None = None, clean_states: bool = False, experts: bool = False
+) -> GeneratorInputs:
     """The noised motion of a batch with its conditions, of ``text`` where the batch itself has none.
 
-    With ``clean_states``, states between chunks are made of the motions without noise.
+    With ``clean_states``, states between chunks are made of the motions without noise; with ``experts``, every row
+    names its own.
     """
     if text is None:
         text = TextFeatures(batch.text, batch.text_lengths, batch.pooled)
     x_t, _ = interpolate(batch.motion, batch.noise, batch.t)
     conditions = (text.tokens, text.lengths, text.pooled, batch.t, batch.drop)
-    return GeneratorInputs(x_t, batch.lengths, *conditions, batch.motion if clean_states else None)
+    clean, expert = batch.motion if clean_states else None, batch.experts if experts else None
+    return GeneratorInputs(x_t, batch.lengths, *conditions, clean, expert)
 
 
 class BodyLosses:
@@ -121,9 +129,15 @@ class FlowObjective(nn.Module):
         self.flow = flow
         self.body = body
         self.share = share or ChannelShare(torch.ones(len(body.mean)))
+        experts = len(generator.config.expert_names)
+        weights = self.share.weights / self.share.weights.sum()
+        if self.share.own is not None:
+            weights = weights[self.share.own]
+        self.expert_sums = ExpertSums(experts, flow.loss, weights, self.share.first) if experts else None
 
     def forward(self, batch: Batch, valid_frames: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs = noised_inputs(batch, self._text(batch), self.generator.config.clean_states)
+        network = self.generator.config
+        inputs = noised_inputs(batch, self._text(batch), network.clean_states, bool(network.expert_names))
         prediction = self.generator(*inputs.given)
         return self.measure(prediction, Targets.of(batch), valid_frames)
 
@@ -133,6 +147,8 @@ class FlowObjective(nn.Module):
         if self.share.own is not None:
             own = self.share.own.to(target.device)
             x_t, target = x_t[..., own], target[..., own]
+        if self.expert_sums is not None and self.training:
+            self.expert_sums.add(prediction, target, batch.lengths, batch.experts)
         sums = channel_sums(prediction, target, batch.lengths, self.flow.loss)
         if self.share.own is not None:
             sums = sums.new_zeros(batch.motion.shape[-1]).index_copy(0, own, sums)

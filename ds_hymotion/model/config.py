@@ -31,6 +31,8 @@ class ModelConfig:
         clean_states: by time: states are made of the motion itself, not of the noised input; sampling then makes one
             chunk after the other.
         chunk_networks: by time: networks for chunk 0, 1, …, each with weights of its own; 1 = all chunks share one.
+        expert_names: action types that have experts; () = none.
+        expert_blocks: last single-stream blocks that exist once per expert, as the head then does.
 
     Raises:
         UserError: a size that no network can have.
@@ -54,6 +56,8 @@ class ModelConfig:
     state_dim: int = 256
     clean_states: bool = False
     chunk_networks: int = 1
+    expert_names: tuple[str, ...] = ()
+    expert_blocks: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -81,6 +85,7 @@ class ModelConfig:
                 raise UserError(
                     f"model {name} = {getattr(self, name)} must be at most chunk_frames = {self.chunk_frames}"
                 )
+        object.__setattr__(self, "expert_names", tuple(self.expert_names))  # a list where it was read from JSON
         if self.num_layers % 3:
             raise UserError(
                 f"model num_layers = {self.num_layers} must be divisible by 3, such as "
@@ -93,6 +98,31 @@ class ModelConfig:
             )
         if self.mlp_dim < 1:
             raise UserError(f"model mlp_ratio = {self.mlp_ratio} gives MLPs of width {self.mlp_dim}; 4.0 is usual")
+
+        self._check_experts()
+
+    def _check_experts(self) -> None:
+        if not self.expert_names and not self.expert_blocks:
+            return
+        if not self.expert_names:
+            raise UserError(f"model expert_blocks = {self.expert_blocks} without expert_names; use 0")
+        if len(set(self.expert_names)) < len(self.expert_names):
+            raise UserError(f"model expert_names = {list(self.expert_names)} names one twice; use different names")
+        if self.chunk_frames:
+            raise UserError("model expert_names with chunk_frames: a network by time has no experts; leave one out")
+        most = self.most_expert_blocks
+        if not 1 <= self.expert_blocks <= most:
+            raise UserError(
+                f"model expert_blocks = {self.expert_blocks} of {self.num_layers} layers must be in 1..{most}: the "
+                f"first {self.num_layers - most} layers are shared"
+            )
+
+    @property
+    def most_expert_blocks(self) -> int:
+        """So many last blocks can belong to experts: single-stream ones, and the first 8 layers (a third of fewer
+        than 12) are always shared."""
+        shared = 8 if self.num_layers >= 12 else self.num_layers // 3
+        return min(self.single_layers, self.num_layers - shared)
 
     def _legal_width(self) -> int:
         return max(1, self.feat_dim // (2 * self.num_heads)) * 2 * self.num_heads

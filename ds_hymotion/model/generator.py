@@ -16,6 +16,7 @@ class GeneratorInputs(NamedTuple):
     """What a network is called with; shapes as in :meth:`MotionGenerator.forward`.
 
     ``clean`` is what states between chunks are made of, where it is not the network's input: motions without noise.
+    ``expert`` [B] is each row's expert, in a network that has them.
     """
 
     motion: Tensor
@@ -26,6 +27,7 @@ class GeneratorInputs(NamedTuple):
     t: Tensor
     drop: Tensor
     clean: Tensor | None = None
+    expert: Tensor | None = None
 
     @property
     def given(self) -> tuple[Tensor, ...]:
@@ -39,7 +41,8 @@ class GeneratorInputs(NamedTuple):
 
     def to(self, device: torch.device) -> GeneratorInputs:
         """The same on another device."""
-        return GeneratorInputs(*(value.to(device, non_blocking=True) for value in self.given))
+        there = {name: value for name, value in self._asdict().items() if value is not None}
+        return self._replace(**{name: value.to(device, non_blocking=True) for name, value in there.items()})
 
 
 class MotionGenerator(nn.Module):

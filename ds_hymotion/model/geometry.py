@@ -36,6 +36,11 @@ class Geometry(NamedTuple):
         text = self.text_rope.expand(*self.motion_rope.shape[:-3], *self.text_rope.shape)
         return torch.cat([self.motion_rope, text], -3)
 
+    def rows(self, index: Tensor) -> Geometry:
+        """The geometry of some rows, by their numbers [R]."""
+        rope = self.motion_rope if self.motion_rope.dim() == 3 else self.motion_rope[index]
+        return Geometry(rope, self.text_rope, self.motion_mask[index], self.text_mask[index], self.text_valid[index])
+
     @classmethod
     def build(
         cls,

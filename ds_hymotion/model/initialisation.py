@@ -41,8 +41,8 @@ def initialise_parameters(parameters: Iterable[tuple[str, nn.Parameter]], seed: 
 
 
 def own_name(name: str) -> str:
-    """A parameter's name in a network of its own; the networks of later chunks start alike."""
-    return re.sub(r"^specialists\.\d+\.", "", name)
+    """A parameter's name in a network of its own; the networks of later chunks, and experts, start alike."""
+    return re.sub(r"^(specialists|experts)\.\d+\.", "", name)
 
 
 def fresh(name: str, shape: tuple[int, ...], seed: int, copy_noise: bool) -> Tensor:

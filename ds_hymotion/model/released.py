@@ -14,6 +14,7 @@ from torch import Tensor
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.files import replace_file
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.initialisation import own_name
 
 INPUT = "motion_transformer.input_encoder."
 HEAD = "motion_transformer.final_layer.linear."
@@ -120,7 +121,8 @@ def load_into(
     own = generator.state_dict()
     channels = generator.config.input_dim
     theirs = state[INPUT + "weight"].shape[-1] if state.get(INPUT + "weight", torch.empty(())).ndim == 2 else channels
-    fresh = CHANNEL_TENSORS if theirs != channels and allow_fresh else ()
+    of_channels = tuple(name for name in own if own_name(name) in CHANNEL_TENSORS)
+    fresh = of_channels if theirs != channels and allow_fresh else ()
     differing = [
         f"{name} is {_shape(state[name])} where the network has {_shape(own[name])}"
         for name in own

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.chunks import NOWHERE, Pieces, aligned, cut, join, packed
 from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.experts import ExpertGenerator
 from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator, drop_condition
 from ds_hymotion.model.geometry import Geometry
 from ds_hymotion.model.initialisation import own_name
@@ -167,8 +168,10 @@ class TemporalGenerator(MotionGenerator, ChunkPart):
 def build(
     config: ModelConfig, checkpoint_blocks: int = 0, checkpoint_kinds: Collection[str] = ("double", "single")
 ) -> MotionGenerator:
-    """The network that a configuration describes: of whole motions, or by time."""
-    kind = TemporalGenerator if config.chunk_frames else MotionGenerator
+    """The network that a configuration describes: of whole motions, with experts, or by time."""
+    kind: type[MotionGenerator] = ExpertGenerator if config.expert_names else MotionGenerator
+    if config.chunk_frames:
+        kind = TemporalGenerator
     return kind(config, checkpoint_blocks, checkpoint_kinds)
 
 

@@ -5,25 +5,33 @@ from __future__ import annotations
 import copy
 import importlib.util
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import ValidationError
 from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config import ExpertsSection, RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.data.plan import Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import FlowObjective
+from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.exchange import Exchange
+from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owned_experts, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
 from ds_hymotion.parallel.states import ParameterStates
 from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.parallel.traffic import Traffic
+
+if TYPE_CHECKING:
+    from ds_hymotion.parallel.expert_axis import ExpertAxis
 
 PREFIX = "generator."
 
@@ -38,7 +46,7 @@ class DataEngine:
         mesh: this rank's place.
         groups: which parameters are averaged every step; the other trained ones wait, if the configuration says so.
         plan: how the network's tensors are cut over the model axis.
-        stages: as for :class:`ParameterStates`.
+        stages: as for :class:`ParameterStates`; needed where experts are divided over ranks.
     """
 
     reads_batches = True
@@ -66,17 +74,55 @@ class DataEngine:
         always = {name: value for name, value in self.parameters.items() if name in groups.always or every == 1}
         deferred = {name: value for name, value in self.parameters.items() if name not in always}
         parts = [{"params": list(part.values())} for part in (always, deferred) if part]
+        experts = config.hymotion.experts
+        self.expert_share = self._spread_experts(objective, experts) if experts.size > 1 else None
+        if experts.number:
+            parts = self._expert_groups(experts, self._root(objective), config.dtype)
         self.engine = self._initialize(objective, settings, parts)
-        self.traffic = Traffic(mesh.data_group)
-        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages)
+        if self.expert_share and experts.dispatch == "all_to_all":
+            assert isinstance(objective.generator, ExpertGenerator)
+            objective.generator.send = Exchange(self.expert_share.sharers, experts.number).send
+        self.moving = MovingGroups(self.engine, self.parameters) if experts.number else None
+        self.traffic = Traffic(mesh.data_group, self.expert_share and self.expert_share.holders)
+        holder = partial(owner_of, number=experts.number, size=experts.size) if experts.size > 1 else None
+        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages, holder)
         names = [name for name in self.states.names if name not in groups.always and every > 1]
         self.sync = GradientSync(self.engine, always, deferred, every, self.traffic, names)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
         self._plain_norm = float("nan")
-        if deferred:
+        if deferred or self.moving:
             # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
-            self.states.prepare([0, 0])
+            self.states.prepare([0] * len(parts))
+
+    def _root(self, objective: FlowObjective) -> nn.Module:
+        """The module that DeepSpeed is given."""
+        return objective
+
+    def _expert_groups(self, experts: ExpertsSection, root: nn.Module, dtype: str) -> list[dict[str, Any]]:
+        """Groups of parameters by expert, with stubs in ``root`` where they are needed."""
+        held = owned_experts(self.mesh.data_rank, experts.number, experts.size)
+        stubs = None
+        if self.mesh.pipe_size > 1 or dtype == "bf16":
+            present = set(map(expert_of, self.parameters))
+            stubs = Stubs([None, *(number for number in held if number not in present)])
+            for number, stub in stubs.of.items():
+                if experts.size > 1 and number is not None:
+                    mark_expert(stub, experts.size)
+            root.stubs = stubs
+            root.register_forward_hook(lambda _module, _inputs, output: stubs.touch(output))
+        return expert_groups(self.parameters, held, experts.size, stubs)
+
+    def _spread_experts(self, objective: FlowObjective, experts: ExpertsSection) -> ExpertAxis:
+        """Prepare an objective that holds this rank's experts for DeepSpeed."""
+        from ds_hymotion.parallel.expert_axis import ExpertAxis
+
+        assert isinstance(objective.generator, ExpertGenerator)
+        for name, parameter in self.parameters.items():
+            if expert_of(name) is not None:
+                mark_expert(parameter, experts.size)
+        objective.expert_axis = ExpertAxis(experts.number, experts.size, self.mesh.model_size)
+        return objective.expert_axis
 
     def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
         """DeepSpeed's engine over groups of ``parameters``."""
@@ -112,6 +158,34 @@ class DataEngine:
         """The module on this rank."""
         return self.engine.module
 
+    def choose(self, step: Step) -> None:
+        """Let the coming train step move what the plan says: trunk and experts; without experts, all there is."""
+        if self.moving:
+            self.moving.choose(step.trunk, step.experts)
+            self.objective.generator.trunk_learns = step.trunk  # type: ignore[assignment]
+
+    def expert_sums(self) -> torch.Tensor:
+        """[experts, 2] this rank's loss and frames of every expert since the last call."""
+        assert self.objective.expert_sums is not None
+        return self.objective.expert_sums.take().to(self.mesh.device)
+
+    def expert_norms(self) -> list[float]:
+        """Norm of every expert's gradient in the last step before clipping, 0 for those at rest (collective)."""
+        assert self.moving is not None
+        squares = torch.zeros(len(self.objective.generator.config.expert_names), device=self.mesh.device)
+        for expert, square in self.moving.squares.items():
+            holder = self.states.holder(f"experts.{expert}.")
+            squares[expert] = square if self.states.partitioned or self.mesh.data_rank == holder else 0.0
+        self.mesh.sum_over_all(squares)
+        clipped = self.engine.gradient_clipping()
+        scale = max(1.0, (self.gradient_norm + 1e-6) / clipped) if clipped else 1.0
+        return (squares.sqrt() * scale).tolist()
+
+    @property
+    def moved(self) -> set[str]:
+        """Names of the parameters that the last step moved."""
+        return {name for name in self.sync.stepping if self.moving is None or self.moving.moves(name)}
+
     def train_step(self, step: int, batches: list[Batch], valid_frames: int, rate_factor: float) -> torch.Tensor:
         """Optimizer step ``step`` (from 0) over this rank's micro-batches; returns its summed loss parts [C + 2].
 
@@ -125,6 +199,8 @@ class DataEngine:
             last = index == len(batches) - 1
             loss, part = self.engine(self.readable(batch.to(self.mesh.device)), valid_frames)
             self.sync.backward(loss * (self.mesh.data_size * self.accumulation), last)
+            if last and self.moving:
+                self.moving.clear_resting()
             if last and not self.states.partitioned:
                 self._plain_norm = self._norm_without_zero()
             self.sync.step(last)
@@ -141,10 +217,17 @@ class DataEngine:
 
     def _norm_without_zero(self) -> float:
         """The norm over the whole network, tensors that all model ranks hold counted once."""
-        counted = [
-            p.grad for p in self.sync.stepping.values() if p.grad is not None and getattr(p, "model_parallel", True)
-        ]
-        norm = torch.nn.utils.get_total_norm(counted)
+        counted = {
+            name: p.grad
+            for name, p in self.sync.stepping.items()
+            if p.grad is not None and getattr(p, "model_parallel", True)
+        }
+        spread = {name for name in counted if self.expert_share and expert_of(name) is not None}
+        norm = torch.nn.utils.get_total_norm([grad for name, grad in counted.items() if name not in spread])
+        if self.expert_share:
+            here = torch.nn.utils.get_total_norm([counted[name] for name in spread]).float().square()
+            copies = self.mesh.data_size // self.expert_share.ep_size
+            norm = (norm.float().square() + self.mesh.sum_over_data(here) / copies).sqrt()
         if self.mesh.model_size > 1:
             norm = self.mesh.sum_over_model(norm.float().square()).sqrt()
         return float(norm)

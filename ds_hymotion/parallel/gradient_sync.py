@@ -223,13 +223,15 @@ def assert_synced(mesh: Mesh, parameters: Mapping[str, torch.Tensor], when: str 
     """
     digests = {name: _digest(value) for name, value in parameters.items()}
     every = mesh.gather_over_data(digests)
-    different = [name for name in digests if len({other.get(name) for other in every}) > 1]
+    # Experts that some ranks hold are compared among these.
+    different = [name for name in digests if len({other[name] for other in every if name in other}) > 1]
     problem = ""
     if different:
         name = different[0]
-        ranks = [rank for rank, other in enumerate(every) if other.get(name) != every[0].get(name)]
+        first = next(rank for rank, other in enumerate(every) if name in other)
+        ranks = [rank for rank, other in enumerate(every) if other.get(name, every[first][name]) != every[first][name]]
         problem = (
-            f"{name} on data rank {ranks[0]} is not that of data rank 0 "
+            f"{name} on data rank {ranks[0]} is not that of data rank {first} "
             f"({len(different)} of {len(digests)} tensors differ)"
         )
     if problem := next(filter(None, mesh.gather_objects(problem)), ""):

@@ -12,6 +12,8 @@ from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 from torch import Tensor
 
 from ds_hymotion.flow.objective import FlowObjective, Targets
+from ds_hymotion.model.blocks import Stream
+from ds_hymotion.model.experts import ExpertGenerator
 from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator, drop_condition
 from ds_hymotion.model.geometry import Geometry
 from ds_hymotion.parallel.mesh import Mesh
@@ -53,7 +55,8 @@ class StageModule(PipelineModule):
             super().__init__(list(plan.units), topology=topology, loss_fn=self.measure)
         start = sum(plan.split[: self.stage_id])
         blocks = [*network.double_blocks, *network.single_blocks]
-        self._blocks = [(index, blocks[index]) for index in range(start, start + plan.split[self.stage_id])]
+        end = min(start + plan.split[self.stage_id], len(blocks))  # experts' own blocks are not among them
+        self._blocks = [(index, blocks[index]) for index in range(start, end)]
         self.parts: Tensor | None = None
         self._valid_frames = 1
         self._factor = 1.0
@@ -79,9 +82,26 @@ class StageModule(PipelineModule):
 
     def forward(self, received: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """From :class:`GeneratorInputs` or the wire to the wire, or on the last stage to (velocity, lengths)."""
+        generator = self.generator
+        learns = not isinstance(generator, ExpertGenerator) or generator.trunk_learns
+        with torch.set_grad_enabled(torch.is_grad_enabled() and learns):
+            stream, geometry, lengths, text_lengths, expert = self._trunk(received)
+        if not learns and self.stage_id > 0:  # the stage before waits for a gradient: zero, of an empty slice's sum
+            stream = stream._replace(motion=stream.motion + received[0][:0].sum())
+        if self.stage_id < self.num_stages - 1:
+            return Wire(stream, lengths, text_lengths, expert).pack()
+        if expert is None:
+            return generator.motion_transformer.head(stream), lengths
+        assert isinstance(generator, ExpertGenerator)
+        return generator.tails(stream, geometry, lengths, expert), lengths
+
+    def _trunk(self, received: tuple[Tensor, ...]) -> tuple[Stream, Geometry, Tensor, Tensor, Tensor | None]:
+        """This stage's shared blocks: the stream behind them, its geometry, lengths, text lengths and experts."""
         network, config = self.generator.motion_transformer, self.generator.config
+        expert: Tensor | None = None
         if self.stage_id == 0:
-            inputs = GeneratorInputs(*received)
+            inputs = GeneratorInputs(*received[: len(GeneratorInputs._fields) - 2])
+            expert = received[-1] if config.expert_names else None
             lengths, text_lengths = inputs.lengths, inputs.text_lengths
             frames, tokens = inputs.motion.shape[1], inputs.text.shape[1]
             geometry = Geometry.build(frames, tokens, lengths, text_lengths, config, inputs.motion.device)
@@ -89,14 +109,12 @@ class StageModule(PipelineModule):
             text, pooled = drop_condition(inputs.text, inputs.pooled, inputs.drop, *null)
             stream = network.embed(inputs.motion, text, pooled, inputs.t, geometry)
         else:
-            stream, lengths, text_lengths = Wire.unpack(*received)
+            stream, lengths, text_lengths, expert = Wire.unpack(received[0], received[1], bool(config.expert_names))
             frames, tokens = stream.motion.shape[1], stream.text.shape[1]
             geometry = Geometry.build(frames, tokens, lengths, text_lengths, config, lengths.device)
         for index, block in self._blocks:
             stream = network.run_block(index, block, stream, geometry)
-        if self.stage_id == self.num_stages - 1:
-            return network.head(stream), lengths
-        return Wire(stream, lengths, text_lengths).pack()
+        return stream, geometry, lengths, text_lengths, expert
 
     def measure(self, outputs: tuple[Tensor, Tensor], labels: tuple[Tensor, ...]) -> Tensor:
         """The loss that the engine differentiates; a row that either end could not read counts for nothing."""

@@ -33,6 +33,7 @@ class PipelineFace(StagedFace):
         groups: which parameters are averaged every step.
         stages: which stage holds what.
         plan: how the network's tensors are cut over the model axis.
+        where: stage and shape of every parameter of all ranks, where experts are divided over them.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class PipelineFace(StagedFace):
         groups: SyncGroups,
         stages: StagePlan,
         plan: CutPlan | None = None,
+        where: dict[str, tuple[int, tuple[int, ...]]] | None = None,
     ) -> None:
-        where = places(objective, stages)
+        where = where or places(objective, stages)
         super().__init__(StageModule(objective, stages, mesh), objective, config, mesh, groups, plan, where)
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.in_flight = min(stages.stages - mesh.pipe_rank, self.accumulation)
@@ -80,8 +82,9 @@ class PipelineFace(StagedFace):
 
     def _micro_batches(self, batches: list[Batch]) -> list[MicroBatch]:
         first, last = self.engine.is_first_stage(), self.engine.is_last_stage()
+        experts = bool(self.objective.generator.config.expert_names)
         return [
-            (noised_inputs(batch).given if first else (), tuple(Targets.of(batch)) if last else ())
+            (noised_inputs(batch, experts=experts).given if first else (), tuple(Targets.of(batch)) if last else ())
             for batch in map(self.readable, equal_shapes(batches))
         ]
 

@@ -16,6 +16,7 @@ from ds_hymotion.config import RunConfig
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.experts import MovingGroups
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
@@ -37,6 +38,7 @@ class StageEngine(PipelineEngine):
     """DeepSpeed's pipeline engine without what the training loop does itself."""
 
     sync: GradientSync
+    moving: MovingGroups | None = None
     plain_norm = float("nan")
 
     def _aggregate_total_loss(self) -> Tensor:
@@ -54,13 +56,26 @@ class StageEngine(PipelineEngine):
 
     def _take_model_step(self, lr_kwargs: Any) -> None:
         """As the gradient sync has it; notes the norm first, which no optimizer does in fp32 without ZeRO."""
+        if self.moving:
+            self.moving.clear_resting()
         with self.sync.moving():
             if not self.zero_optimization() and not self.bfloat16_enabled():
-                counted = [p.grad for p in self.module.parameters() if p.grad is not None and p.model_parallel]
-                square = torch.nn.utils.get_total_norm(counted).float().square().to(self.device)
-                torch.distributed.all_reduce(square, group=self.grid.get_model_parallel_group())
-                self.plain_norm = float(square.sqrt())
+                self.plain_norm = self._norm_without_zero()
             super()._take_model_step(lr_kwargs)
+
+    def _norm_without_zero(self) -> float:
+        """The norm over all stages; of experts that are divided over data ranks, each counts once."""
+        counted = [p for p in self.module.parameters() if p.grad is not None and p.model_parallel]
+        spread = [p for p in counted if not getattr(p, "allreduce", True)]
+        both = ([p for p in counted if getattr(p, "allreduce", True)], spread)
+        squares = torch.stack([torch.nn.utils.get_total_norm([p.grad for p in part]).float() for part in both]).square()
+        squares = squares.to(self.device)
+        torch.distributed.all_reduce(squares, group=self.grid.get_model_parallel_group())
+        if self.has_moe_layers:
+            own = squares[1:].contiguous()
+            torch.distributed.all_reduce(own, group=self.grid.get_data_parallel_group())
+            squares[1] = own[0] * self.module.objective.expert_axis.ep_size / self.grid.get_data_parallel_world_size()
+        return float(squares.sum().sqrt())
 
     def train_micro_batches(self, micro_batches: Sequence[MicroBatch]) -> None:
         """One optimizer step. DeepSpeed's own event for its monitors is muted: it would be a loss that no rank has."""
@@ -125,7 +140,10 @@ class StagedFace(DataEngine):
         self.module = module
         self._plan = plan or CutPlan()
         super().__init__(objective, config, mesh, groups, plan, where)
-        self.engine.sync = self.sync
+        self.engine.sync, self.engine.moving = self.sync, self.moving
+
+    def _root(self, objective: FlowObjective) -> nn.Module:
+        return self.module
 
     def _mark(self) -> None:
         mark(self.network_parameters.items(), self._plan, self.mesh.model_rank)

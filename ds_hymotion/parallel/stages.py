@@ -13,12 +13,13 @@ import torch
 from ds_hymotion.config import PipelineSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
-from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.temporal import build
 from ds_hymotion.parallel.parameter_groups import SyncGroups
 
 DOUBLE = "motion_transformer.double_blocks."
 SINGLE = "motion_transformer.single_blocks."
 HEAD = "motion_transformer.final_layer."
+EXPERTS = "experts."
 EMBED = "embed"
 
 # What reading a weight and writing its gradient costs per micro-batch, in multiply-adds of a forward pass: with it, a
@@ -118,22 +119,30 @@ class ChunkPlan:
         return self.stages == 1 or self.stage_of(parameter) == stage
 
 
-def network_units(config: ModelConfig, frames: float, tokens: float, rows: float = 1) -> list[Unit]:
-    """The dense network as units, costed for ``rows`` clips of ``frames`` frames and ``tokens`` text tokens.
+def network_units(
+    config: ModelConfig, frames: float, tokens: float, rows: float = 1, held_experts: int = 0
+) -> list[Unit]:
+    """The network as units, costed for ``rows`` clips of ``frames`` frames and ``tokens`` text tokens.
 
-    The head has no block of its own, nor has the embedding (which includes the text refiner).
+    The head has no block of its own, nor has the embedding (which includes the text refiner). The tails of all experts
+    are one unit: a clip computes one of them, a rank moves the weights of ``held_experts``.
     """
     with torch.device("meta"):
-        sizes = {name: parameter.numel() for name, parameter in MotionGenerator(config).named_parameters()}
+        sizes = {name: parameter.numel() for name, parameter in build(config).named_parameters()}
     embed, double, single, head = layer_costs(config, frames, tokens)
     parts = [(f"double {i}", f"{DOUBLE}{i}.", 1, double) for i in range(config.double_layers)]
-    parts += [(f"single {i}", f"{SINGLE}{i}.", 1, single) for i in range(config.single_layers)]
-    parts += [("head", HEAD, 0, head)]
+    shared = config.single_layers - config.expert_blocks
+    parts += [(f"single {i}", f"{SINGLE}{i}.", 1, single) for i in range(shared)]
+    if config.expert_names:
+        parts += [("experts", EXPERTS, config.expert_blocks, config.expert_blocks * single + head)]
+    else:
+        parts += [("head", HEAD, 0, head)]
     units: list[Unit] = []
     rest = sum(sizes.values())
     for name, prefix, blocks, operations in parts:
         parameters = sum(size for parameter, size in sizes.items() if parameter.startswith(prefix))
-        units.append(Unit(name, prefix, blocks, rows * operations + WEIGHT_COST * parameters, parameters))
+        moved = parameters * held_experts / len(config.expert_names) if prefix == EXPERTS else parameters
+        units.append(Unit(name, prefix, blocks, rows * operations + WEIGHT_COST * moved, parameters))
         rest -= parameters
     return [Unit(EMBED, "", 0, rows * embed + WEIGHT_COST * rest, rest), *units]
 

@@ -7,13 +7,14 @@ or none; without ZeRO all of it. Whole tensors go in and come out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.experts import EXPERT
 from ds_hymotion.parallel.mesh import Mesh
 
 MASTER = "master"
@@ -36,11 +37,13 @@ class ParameterStates:
         parameters: trained parameters by name, in the same order on every rank.
         mesh: this rank's place.
         plan: how the parameters are cut over the model axis.
-        stages: every trained parameter of all stages with its stage and the shape this model rank holds there; None
+        stages: every trained parameter of all ranks with its stage and the shape this model rank holds there; None
             where every rank holds all of them.
+        holder: by name, the first data rank that holds a parameter; None where all of them do.
 
     Attributes:
-        names: every trained parameter of all stages, in the same order on every rank.
+        names: every trained parameter of all ranks, in the same order on every rank.
+        holder: by name, the first data rank that holds a parameter.
     """
 
     def __init__(
@@ -50,12 +53,14 @@ class ParameterStates:
         mesh: Mesh,
         plan: CutPlan | None = None,
         stages: dict[str, tuple[int, tuple[int, ...]]] | None = None,
+        holder: Callable[[str], int] | None = None,
     ) -> None:
         self.engine = engine
         self.parameters = parameters
         self.mesh = mesh
         self.plan = plan or CutPlan()
         self._stages = stages or {name: (0, tuple(value.shape)) for name, value in parameters.items()}
+        self.holder = holder or (lambda name: 0)
         self.names = list(self._stages)
         self.partitioned = bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
 
@@ -90,6 +95,11 @@ class ParameterStates:
         """A parameter's shape as all model ranks together hold it."""
         return self.plan.whole_shape(name, self._stages[name][1])
 
+    def held(self, name: str) -> tuple[int, int]:
+        """The stage that holds a parameter, and how many of its numbers each rank like this one has there."""
+        stage, shape = self._stages[name]
+        return stage, math.prod(shape)
+
     def describe(self) -> str:
         """How many parameters are trained, and how many of them all stages of one tensor rank hold."""
         whole = sum(math.prod(self.whole_shape(name)) for name in self.names)
@@ -99,13 +109,15 @@ class ParameterStates:
 
     def gather(self, name: str, pieces: dict[str, tuple[Fragment, torch.Tensor]]) -> torch.Tensor:
         """A whole fp32 tensor on the first rank, from every rank's ``pieces`` (collective); undefined elsewhere."""
-        if name not in self.parameters:
+        stage, shape = self._stages[name]
+        if stage != self.mesh.pipe_rank:
             return self.join(name, None)
-        part = torch.zeros(self.parameters[name].numel(), dtype=torch.float32, device=self.mesh.device)
-        if name in pieces and (self.partitioned or self.mesh.data_rank == 0):
+        holder = self.holder(name)
+        part = torch.zeros(math.prod(shape), dtype=torch.float32, device=self.mesh.device)
+        if name in pieces and (self.partitioned or self.mesh.data_rank == holder):
             fragment, value = pieces[name]
             part[fragment.start : fragment.start + fragment.numel] = value.detach().to(part.device, torch.float32)
-        if self.partitioned:
+        if self.partitioned or holder:
             self.mesh.reduce_to_first(part)
         return self.join(name, part)
 
@@ -119,7 +131,7 @@ class ParameterStates:
 
     def _join_over_model(self, name: str, part: torch.Tensor) -> torch.Tensor:
         if name not in self.plan.cuts or self.mesh.data_rank != 0:
-            return part.view(self.parameters[name].shape)
+            return part.view(self._stages[name][1])
         part = part.reshape(-1)
         cut, whole = self.plan.cuts[name], self.whole_shape(name)
         shapes = [cut.part_shape(whole, rank) for rank in range(self.plan.size)]
@@ -155,6 +167,16 @@ class ParameterStates:
             value = self._base.state.get(group["params"][0], {}).get("step", 0)
             counts.append(int(value.item() if torch.is_tensor(value) else value))
         return counts
+
+    def expert_steps(self) -> dict[str, int]:
+        """The step count of every expert's group, by its number; {} without experts (collective over data)."""
+        own = {str(g[EXPERT]): n for g, n in zip(self._base.param_groups, self.steps) if g.get(EXPERT) is not None}
+        return {key: count for rank in self.mesh.gather_over_data(own) for key, count in rank.items()} if own else {}
+
+    def group_steps(self, shared: list[int], experts: dict[str, int]) -> list[int]:
+        """The step count of each of this rank's groups, from those of groups without and with an expert."""
+        numbers = [group.get(EXPERT) for group in self._base.param_groups]
+        return shared + [experts[str(number)] for number in numbers if number is not None]
 
     @torch.no_grad()
     def prepare(self, steps: list[int]) -> None:

@@ -22,6 +22,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.model.blocks import SingleBlock
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.initialisation import own_name
 from ds_hymotion.model.layers import EPS, LayerNorm, RMSNorm
 from ds_hymotion.parallel.collectives import copy_to_parts, join_parts, sum_of_parts
 from ds_hymotion.parallel.cuts import Cut, CutPlan, ListCut, SegmentCut
@@ -65,8 +66,8 @@ RULES = (
 
 
 def rule_of(module: str) -> Rule | None:
-    """The rule for a module by its name in the generator, if there is one."""
-    return next((rule for rule in RULES if re.fullmatch(rule.modules, module)), None)
+    """The rule for a module by its name in the generator, an expert's as in a network of its own, if there is one."""
+    return next((rule for rule in RULES if re.fullmatch(rule.modules, own_name(module))), None)
 
 
 def legal_sizes(config: ModelConfig) -> list[int]:
@@ -145,6 +146,8 @@ def mark(parameters: Iterable[tuple[str, nn.Parameter]], plan: CutPlan, rank: in
     for name, parameter in parameters:
         parameter.tensor_model_parallel = name in plan.cuts  # type: ignore[attr-defined]
         parameter.model_parallel = name in plan.cuts or rank == 0  # type: ignore[attr-defined]
+        # BF16_Optimizer counts experts' parameters everywhere, but for those with this mark.
+        parameter.ds_pipe_replicated = not parameter.model_parallel  # type: ignore[attr-defined]
 
 
 def replica_difference(parameters: Iterable[tuple[str, Tensor]], plan: CutPlan, group: Any) -> float:

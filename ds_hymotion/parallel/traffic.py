@@ -27,7 +27,7 @@ MESSAGE = {
     "send": 0,
     "isend": 0,
 }
-GRADIENTS, WEIGHTS, STAGES, CONTROL = "gradients", "weights", "stages", "control"
+GRADIENTS, WEIGHTS, STAGES, CONTROL, DISPATCH = "gradients", "weights", "stages", "control", "dispatch"
 # What a region of that purpose sends on its own account; anything else in it, such as a norm, is control.
 PURPOSES = {
     GRADIENTS: ("all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_single"),
@@ -41,15 +41,17 @@ class Traffic:
 
     A message's size is the whole tensor's, as handed to the collective: for n ranks, a ring all-reduce sends
     2(n − 1)/n of it over every link and a gather (n − 1)/n. Python objects, which only checkpoints and checks send,
-    are not counted. Gradients and weights travel in the data group, sums of tied gradients over pipeline stages; what
+    are not counted. Gradients and weights travel in the data group, those of experts that few ranks hold in the group
+    of these, sums of tied gradients over pipeline stages. Clips on their way to experts and back are dispatch, and what
     other groups send is control.
 
     Two places are watched, for the time of the context only: DeepSpeed's backend object, which has references of its
     own to some functions of torch.distributed, and torch.distributed, which this package and that backend call.
     """
 
-    def __init__(self, data_group: Any = None) -> None:
+    def __init__(self, data_group: Any = None, expert_group: Any = None) -> None:
         self._data = None if data_group is None else dist.get_process_group_ranks(data_group)
+        self._experts = None if expert_group is None else dist.get_process_group_ranks(expert_group)
         self._several = self._data is None or len(self._data) > 1
         self.steps = 0
         self.total: Counter[tuple[str, str]] = Counter()
@@ -149,12 +151,13 @@ class Traffic:
         if dist.get_world_size(group) < 2:
             return
         size = _bytes(arguments[MESSAGE[name]])
-        mine = (
-            self._purpose == STAGES
-            or self._data is None
-            or self._data == dist.get_process_group_ranks(group or dist.group.WORLD)
-        )
-        if mine and name in PURPOSES.get(self._purpose, ()):
+        members = dist.get_process_group_ranks(group or dist.group.WORLD)
+        mine = self._purpose == STAGES or self._data is None or self._data == members
+        if name == "all_to_all_single":
+            self._add(DISPATCH, "", size)
+        elif self._experts == members and name in PURPOSES.get(self._purpose, ()):
+            self._add(self._purpose, "experts", size)
+        elif mine and name in PURPOSES.get(self._purpose, ()):
             for label, share in self._shares.items():
                 self._add(self._purpose, label, size * share)
         else:

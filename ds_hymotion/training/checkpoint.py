@@ -104,6 +104,7 @@ class Checkpoint:
             "version": VERSION,
             "step": step,
             "optimizer_step": self.states.steps[0],
+            "expert_steps": self.states.expert_steps(),
             "deferred": deferred_state(self.sync, self.states, self.mesh),
             "kinds": list(sources),
             "ema_updates": self.average.updates if self.average else 0,
@@ -142,7 +143,8 @@ class Checkpoint:
                 f"({len(different)} tensors differ); resume with the preset, the corpus's "
                 "representation and the hymotion.gradient_sync.frozen it was made with"
             )
-        self.states.prepare(optimizer_steps(folder, state, self.sync))
+        shared = optimizer_steps(folder, state, self.sync)
+        self.states.prepare(self.states.group_steps(shared, state.get("expert_steps", {})))
         fragments = {fragment.name: fragment for fragment in self.states.fragments()}
         for kind in state["kinds"]:
             if kind == EMA and not self.average:

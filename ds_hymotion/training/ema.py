@@ -28,7 +28,8 @@ class WeightAverage:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         pairs = [(value, part) for value, part in zip(self._values, self._fragments) if part.name in moved]
         weights = [self.states.local(part, MASTER) for _, part in pairs]
-        torch._foreach_lerp_([value for value, _ in pairs], weights, 1.0 - decay)
+        if pairs:  # a rank may hold none of what moved
+            torch._foreach_lerp_([value for value, _ in pairs], weights, 1.0 - decay)
         self.updates += 1
 
     def pieces(self) -> dict[str, tuple[Fragment, torch.Tensor]]:

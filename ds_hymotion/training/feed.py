@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch, BatchMaker
-from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.corpus import Sample
+from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture
-from ds_hymotion.data.plan import Layout, Planner, Position, Step
+from ds_hymotion.data.plan import Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.config import ModelConfig
@@ -22,6 +22,7 @@ from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.cache_group import CacheGroup
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.training.evaluation import Evaluation
+from ds_hymotion.training.plan import expert_plan, run_planner
 
 
 class Feed:
@@ -59,35 +60,16 @@ class Feed:
         self.text = text
         self.statistics = statistics
         self.mesh = mesh
-        self.planner = self._planner(network)
+        canvas = config.hymotion.data.bucket_bounds[-1]
+        if canvas > network.text_position:
+            raise UserError(
+                f"hymotion.data.bucket_bounds ends at {canvas}, beyond hymotion.model.text_position = "
+                f"{network.text_position}; use at most {network.text_position}"
+            )
+        self.planner = run_planner(config, mixture)
         self.maker = self._maker(mixture.samples)
         self.evaluation = self._evaluation()
         self.unreadable: dict[str, str] = {}
-
-    def _planner(self, network: ModelConfig) -> Planner:
-        data, flow = self.settings.data, self.settings.flow
-        layout = Layout(
-            ranks=self.mesh.data_size,
-            accumulation=self.config.deepspeed["gradient_accumulation_steps"],
-            clips=0 if data.frames_per_gpu else self.config.deepspeed["train_micro_batch_size_per_gpu"],
-            frames=data.frames_per_gpu,
-        )
-        buckets = BucketSettings(tuple(data.bucket_bounds), data.short)
-        if buckets.canvas > network.text_position:
-            raise UserError(
-                f"hymotion.data.bucket_bounds ends at {buckets.canvas}, beyond hymotion.model.text_position = "
-                f"{network.text_position}; use at most {network.text_position}"
-            )
-        return Planner(
-            [sample.frames for sample in self.mixture.samples],
-            buckets,
-            layout,
-            self.settings.training.seed,
-            flow.timesteps_per_sample,
-            data.length_jitter,
-            data.bucket_lr_factors,
-            self.mixture.rations,
-        )
 
     def _maker(self, samples: list[Sample]) -> BatchMaker:
         flow = self.settings.flow
@@ -107,6 +89,7 @@ class Feed:
             flow.condition_drop,
             self.settings.training.seed,
             self.planner.buckets.settings.canvas,
+            expert_ids(samples, self.settings.experts.types, self.mixture.action_of),
         )
 
     def _evaluation(self) -> Evaluation | None:
@@ -120,7 +103,8 @@ class Feed:
                 "hymotion.evaluation.split to train (other noise) or eval_steps to 0"
             )
         maker = self._maker(list(samples))
-        return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"])
+        plan = expert_plan(self.settings.experts, samples, self.mixture.action_of)
+        return Evaluation(maker, settings, self.config.deepspeed["train_micro_batch_size_per_gpu"], plan)
 
     def batches(
         self, position: Position, count: int, reads: bool, prefetcher: ThreadPoolExecutor
@@ -130,7 +114,7 @@ class Feed:
         Args:
             reads: whether this rank needs batches; without, it gets the steps alone.
         """
-        walk = self.planner.walk(Position(position.epoch, list(position.segments)))
+        walk = self.planner.walk(Position(position.epoch, list(position.segments), position.first))
         pending = None
         for number in range(count + 1):
             following = None

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
+from ds_hymotion.model.initialisation import own_name
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.states import MASTER
 from ds_hymotion.training.ema import WeightAverage
@@ -81,11 +82,11 @@ class MemoryWatch:
         sizes = {True: 0, False: 0}
         weights = {True: 0, False: 0}
         for name, parameter in self.engine.objective.generator.named_parameters():
-            weights[name.startswith(HEAD)] += parameter.numel() * parameter.element_size()
+            weights[own_name(name).startswith(HEAD)] += parameter.numel() * parameter.element_size()
         kinds = [kind for kind in states.kinds() if kind != MASTER or states.partitioned]
         for fragment in states.fragments():
             copies = len(kinds) + bool(self.average)
-            sizes[fragment.name.startswith(HEAD)] += 4 * copies * fragment.numel
+            sizes[own_name(fragment.name).startswith(HEAD)] += 4 * copies * fragment.numel
         return MemoryUse(weights[False], sizes[False], weights[True] + sizes[True] + saved.loss, saved.network)
 
 

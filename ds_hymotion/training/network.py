@@ -13,6 +13,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.experts import with_experts
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
@@ -43,6 +44,7 @@ OVERRIDES = [
 ]
 
 
+USUAL_EXPERT_BLOCKS = 4
 TYPICAL_TOKENS = 32  # a caption of some twenty words in its chat template
 
 
@@ -68,9 +70,12 @@ def sized_network(settings: HymotionSection, channels: int) -> ModelConfig:
         UserError: an unknown preset or illegal sizes.
     """
     model = settings.model
-    changes: dict[str, Any] = _chunk_settings(settings)
+    changes: dict[str, Any] = _chunk_settings(settings) | {"expert_names": settings.experts.types}
     changes |= {name: getattr(model, name) for name in OVERRIDES if getattr(model, name) is not None}
     try:
+        if settings.experts.number:
+            most = preset(model.preset, **{**changes, "expert_names": ()}).most_expert_blocks
+            changes["expert_blocks"] = settings.experts.blocks or min(USUAL_EXPERT_BLOCKS, max(1, most // 2))
         return preset(model.preset, input_dim=channels, **changes)
     except UserError:
         raise
@@ -131,6 +136,7 @@ def build_generator(
         generator.std.copy_(corpus.std)
     if settings.model.init_from and not resumed:
         state = with_states(generator, read_weights(settings.model.init_from))
+        state = with_experts(generator, state, settings.experts.noise, settings.training.seed)
         report = load_into(generator, state, source=settings.model.init_from)
         announce(f"{settings.model.init_from}: {report}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
@@ -160,7 +166,8 @@ def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> Stage
     frames = [min(sample.frames, canvas) for sample in corpus.split("train")] or [canvas]
     mean = sum(frames) / len(frames)
     clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
-    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample)
+    held = settings.experts.number // settings.experts.size
+    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample, held)
     return plan_stages(units, settings.parallel.pipeline, settings.pipeline)
 
 
@@ -201,17 +208,21 @@ def build_engine(
     groups: SyncGroups,
     stages: StagePlan | ChunkPlan,
     plan: CutPlan,
+    parts: dict[str, tuple[int, tuple[int, ...]]] | None = None,
 ) -> DataEngine:
-    """The engine that the mesh asks for, over a network of which this rank's stage has memory."""
+    """The engine that the mesh asks for, over a network of which this rank's stage has memory.
+
+    ``parts`` are the parameters of all ranks, as for :class:`ParameterStates`, where experts are divided over them.
+    """
     if mesh.pipe_size == 1:
-        return DataEngine(objective, config, mesh, groups, plan)
+        return DataEngine(objective, config, mesh, groups, plan, parts)
     if isinstance(stages, ChunkPlan):
         from ds_hymotion.parallel.temporal_engine import TemporalFace
 
         return TemporalFace(objective, config, mesh, groups, stages)
     from ds_hymotion.parallel.pipeline_engine import PipelineFace
 
-    return PipelineFace(objective, config, mesh, groups, stages, plan)
+    return PipelineFace(objective, config, mesh, groups, stages, plan, parts)
 
 
 def read_weights(path: str | Path) -> dict[str, torch.Tensor]:

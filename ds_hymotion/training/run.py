@@ -17,13 +17,16 @@ from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Position, Step
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.tensors import write_json
+from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
 from ds_hymotion.training.ema import WeightAverage
+from ds_hymotion.training.expert_log import ExpertLog
 from ds_hymotion.training.export import export_weights
 from ds_hymotion.training.feed import Feed
 from ds_hymotion.training.joints import JointPlan
@@ -81,7 +84,10 @@ class TrainingRun:
         if resume:  # every file is hashed, on one rank
             checkpoint = Path(mesh.agree(str(mesh.on_first(lambda: newest_checkpoint(resume)))))
         self.stages = stage_plan(config, self.model_config, corpus)
-        held = None if mesh.pipe_size == 1 else lambda name: self.stages.holds(mesh.pipe_rank, name)
+        experts = self.settings.experts
+        self.own = owned_experts(mesh.data_rank, experts.number, experts.size)
+        whole = mesh.pipe_size == 1 and experts.size == 1
+        held = None if whole else self._holds
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
@@ -96,6 +102,8 @@ class TrainingRun:
             self.untrained[name] = mesh.bring_to_first(here, parameter.shape, self.stages.stage_of(name)).cpu()
         self.engine = self._engine(generator)
         self.values = StepValues(self.engine, self.feed.maker, self.joints)
+        planner = self.feed.planner
+        self.experts = ExpertLog(self.engine, planner, experts, planner.buckets.frames) if experts.number else None
         self.average = (
             WeightAverage(self.engine.states, self.settings.training.ema_decay)
             if self.settings.training.ema_decay
@@ -119,10 +127,18 @@ class TrainingRun:
         if checkpoint:
             self._resume(checkpoint)
 
+    def _holds(self, name: str) -> bool:
+        """Whether this rank holds a parameter, by its released name."""
+        return self.stages.holds(self.mesh.pipe_rank, name) and expert_of(name) in (None, *self.own)
+
     def _engine(self, generator: MotionGenerator) -> DataEngine:
         tower = text_tower(self.settings.text, self.text, self.settings.model.init_from)
         objective, plan = build_objective(generator, self.settings, self.corpus, self.joints, self.mesh, tower)
-        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan)
+        where = None
+        if isinstance(generator, ExpertGenerator) and self.settings.experts.size > 1:
+            where = {n: (self.stages.stage_of(n), tuple(p.shape)) for n, p in generator.named_parameters()}
+            generator.keep(self.own)
+        return build_engine(objective, self.config, self.mesh, self.sync_groups, self.stages, plan, where)
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
@@ -131,6 +147,8 @@ class TrainingRun:
         self.position = Position.from_state(state["position"])
         self._require_same_data(state, checkpoint)
         self.engine.restore_scaler(state["scaler"])
+        if self.experts:
+            self.experts.restore(state["experts"])
         with torch.no_grad():
             for name, value in read_kind(checkpoint, FIXED):
                 if name in self.sync_groups.frozen:
@@ -151,7 +169,7 @@ class TrainingRun:
                 f"{checkpoint}: made with other data: {other}; give the same, start a new run with --init_from "
                 f"{checkpoint.parent.parent}, or go on with the next epoch of the new data by --allow_other_data"
             )
-        self.position = Position(self.position.epoch + 1)
+        self.position = Position(self.position.epoch + 1, first=self.step)
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
@@ -192,9 +210,10 @@ class TrainingRun:
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
         with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+            self.engine.choose(step)
             parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
             if self.average and not self.engine.skipped:
-                self.average.update(self.engine.sync.stepping)
+                self.average.update(self.engine.moved)
         votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
         self.mesh.sum_over_all(votes)
         self.step += 1
@@ -203,9 +222,10 @@ class TrainingRun:
         loss = None
         if logged:
             values = self.values.of(votes[:-1].cpu(), step, factor)
+            values |= self.experts.values() if self.experts else {}
             loss = float(values["loss"])
             log.record(self.step, values)
-        for line in self.memory.lines():
+        for line in [*self.memory.lines(), *(self.experts.count(self.step, step) if self.experts else ())]:
             log.say(line)
         for line in self.feed.newly_unreadable():
             log.warn(line)
@@ -215,7 +235,7 @@ class TrainingRun:
     def _advance(self, step: Step) -> None:
         """Move the saved position behind ``step``: the walk itself runs one step ahead."""
         if step.epoch != self.position.epoch:
-            self.position = Position(step.epoch)
+            self.position = Position(step.epoch, first=self.step - 1)
         self.position.advance(self.feed.planner.layout)
 
     def _check_ranks(self) -> None:
@@ -245,6 +265,7 @@ class TrainingRun:
             "scaler": self.engine.scaler_state(),
             "provenance": asdict(self.provenance),
             "fingerprint": self.fingerprint,
+            "experts": self.experts.state() if self.experts else None,
         }
         return self.checkpoint.save(self.step, state)
 
@@ -281,6 +302,8 @@ class TrainingRun:
         )
         if self.engine.stage_table:
             log.say(self.engine.stage_table)
+        if self.experts:
+            log.say(self.experts.table())
         if self.mesh.model_size > 1:
             log.say(self.joints.describe(self.settings.flow))
         for table in self.feed.describe():

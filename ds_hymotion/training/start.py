@@ -10,6 +10,7 @@ import torch
 from ds_hymotion.arguments import AUTO, TrainArguments
 from ds_hymotion.config import RunConfig, read_json
 from ds_hymotion.data.corpus import HEADER, Corpus
+from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
@@ -47,6 +48,7 @@ def start_training(arguments: TrainArguments) -> bool:
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
     mixture = Mixture.open(corpus, config.hymotion.data)
     text_source(config.hymotion.text, mixture, network)
+    expert_ids(mixture.samples, config.hymotion.experts.types, mixture.action_of)
     tensor_ranks = config.hymotion.parallel.model
     check_size(network, tensor_ranks)
     check_trained(stage_plan(config, network, corpus), groups)

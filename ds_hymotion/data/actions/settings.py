@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ds_hymotion.data.actions.names import ACTION_TYPES, MOST_TYPES, check_names
+from ds_hymotion.action_names import ACTION_TYPES, MOST_TYPES, check_names
 from ds_hymotion.errors import UserError
 
 AUTO = "auto"

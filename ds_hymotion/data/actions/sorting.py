@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
+from ds_hymotion.action_names import ACTION_TYPES, check_names
 from ds_hymotion.data.actions.clusters import cluster, nearest
 from ds_hymotion.data.actions.labels import label_of
 from ds_hymotion.data.actions.measures import measures_of
-from ds_hymotion.data.actions.names import ACTION_TYPES, check_names
 from ds_hymotion.data.actions.network import one_thread, stretches_of
 from ds_hymotion.data.actions.prompts import caption_centroids
 from ds_hymotion.data.actions.router import Router, clip_features, embed

@@ -13,8 +13,8 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from ds_hymotion.action_names import check_names
 from ds_hymotion.data.actions.features import CHANNELS
-from ds_hymotion.data.actions.names import check_names
 from ds_hymotion.data.actions.network import ActionNetwork
 from ds_hymotion.data.actions.router import Router
 from ds_hymotion.data.actions.settings import MODES

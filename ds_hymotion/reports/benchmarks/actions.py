@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sklearn.metrics import adjusted_rand_score
 
+from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.data.actions.labels import label_of
-from ds_hymotion.data.actions.names import ACTION_TYPES
 from ds_hymotion.data.actions.network import MOST_PARAMETERS
 from ds_hymotion.data.actions.prompts import nearest_type
 from ds_hymotion.data.actions.settings import ActionSettings

@@ -1,0 +1,126 @@
+"""Cross-checks of a configuration with experts: each raises one line with key, value and a legal value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ds_hymotion.action_names import ACTION_TYPES
+from ds_hymotion.deepspeed_keys import zero_stage
+from ds_hymotion.errors import UserError
+
+if TYPE_CHECKING:
+    from ds_hymotion.config import RunConfig
+
+
+def check_experts(config: RunConfig) -> None:
+    """Refuse what experts are not proven with, and settings of theirs without any."""
+    experts = config.hymotion.experts
+    if not experts.number:
+        defaults = type(experts)()
+        for key in type(experts).model_fields:
+            if getattr(experts, key) != getattr(defaults, key):
+                raise UserError(
+                    f"{config.name}: hymotion.experts.{key} = {getattr(experts, key)!r} has no effect with "
+                    f"hymotion.experts.number = 0; leave it out, or set the number to {len(ACTION_TYPES)}"
+                )
+        return
+    _check_names(config)
+    _check_spread(config)
+    zero = config.deepspeed.get("zero_optimization", {})
+    zero = zero if isinstance(zero, dict) else {}
+    offloads = any(zero.get(key, {}).get("device", "none") != "none" for key in ("offload_optimizer", "offload_param"))
+    hymotion = config.hymotion
+    clipping = config.deepspeed.get("gradient_clipping", 1.0)  # DeepSpeed's own default
+    refusals = {
+        "hymotion.pipeline.mode = temporal": (hymotion.pipeline.mode == "temporal", "use layers"),
+        f"hymotion.gradient_sync.others_every = {hymotion.gradient_sync.others_every}": (
+            hymotion.gradient_sync.others_every > 1,
+            "use 1",
+        ),
+        "hymotion.training.joint_update_every above 1": (
+            any(every > 1 for every in hymotion.training.joint_update_every),
+            "leave it out",
+        ),
+        "hymotion.text.train_upper_layers = true": (hymotion.text.train_upper_layers, "use false"),
+        "fp16.enabled = true": (config.dtype == "fp16", "use fp32"),
+        f"gradient_clipping = {clipping} with zero_optimization.stage = 0 and experts.size = {experts.size}": (
+            clipping and experts.size > 1 and zero_stage(config.deepspeed) == 0,
+            "use stage 1, or gradient_clipping = 0",
+        ),
+        "hymotion.gradient_sync.frozen with experts.size above 1": (
+            hymotion.gradient_sync.frozen and experts.size > 1,
+            "use phases, or size 1",
+        ),
+        "zero_optimization.reduce_scatter = false with experts.size above 1": (
+            zero.get("reduce_scatter") is False and experts.size > 1,
+            "leave it out",
+        ),
+        f"hymotion.data.frames_per_gpu = {hymotion.data.frames_per_gpu} and experts drawn by cell": (
+            hymotion.data.frames_per_gpu
+            and (experts.owners > 1 or any(phase.drop_experts for phase in experts.phases)),
+            "use train_micro_batch_size_per_gpu, or experts.size = 1 and phases without drop_experts",
+        ),
+        "zero_optimization with offload": (offloads, "leave offload_optimizer and offload_param out"),
+        "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),
+        "zero_optimization.zenflow": (zero.get("zenflow"), "leave it out"),
+    }
+    for key, (present, alternative) in refusals.items():
+        if present:
+            raise UserError(
+                f"{config.name}: {key} does not work with hymotion.experts.number = {experts.number}; {alternative}"
+            )
+
+
+def _check_spread(config: RunConfig) -> None:
+    """Sizes of expert groups, and phases."""
+    experts = config.hymotion.experts
+    ranks = config.shape.data if config.ranks else experts.size  # not known where a file alone is checked
+    legal = [size for size in range(1, experts.number + 1) if experts.number % size == 0 and ranks % size == 0]
+    if experts.size not in legal:
+        raise UserError(
+            f"{config.name}: hymotion.experts.size = {experts.size} does not divide both {experts.number} experts and "
+            f"{ranks} data rank(s); use {' or '.join(map(str, legal))}"
+        )
+    if experts.dispatch == "all_to_all" and config.ranks and experts.size == 1:
+        raise UserError(
+            f"{config.name}: hymotion.experts.dispatch = all_to_all sends clips to other ranks, but "
+            f"hymotion.experts.size = 1 has all experts on every rank; use affinity, or another size"
+        )
+    if experts.class_weights and len(experts.class_weights) != experts.number:
+        raise UserError(
+            f"{config.name}: hymotion.experts.class_weights holds {len(experts.class_weights)} value(s) for "
+            f"{experts.number} experts; give one for each of {', '.join(experts.types)}"
+        )
+    before = 0
+    for number, phase in enumerate(experts.phases):
+        where = f"{config.name}: hymotion.experts.phases.{number}"
+        if phase.until <= before:
+            raise UserError(
+                f"{where}.until = {phase.until} must lie behind the phase before it; use {before + 1} or more"
+            )
+        before = phase.until
+        most = experts.number - experts.owners
+        if phase.drop_experts > most:
+            raise UserError(
+                f"{where}.drop_experts = {phase.drop_experts} leaves a group of ranks without an expert; use at most "
+                f"{most}"
+            )
+        if phase.drop_experts and "experts" not in phase.train:
+            raise UserError(f"{where}.drop_experts = {phase.drop_experts} without experts in train; use 0")
+
+
+def _check_names(config: RunConfig) -> None:
+    experts = config.hymotion.experts
+    if not experts.names and experts.number != len(ACTION_TYPES):
+        raise UserError(
+            f"{config.name}: hymotion.experts.number = {experts.number} without hymotion.experts.names; name the "
+            f"{experts.number} action types, or use {len(ACTION_TYPES)}: {', '.join(ACTION_TYPES)}"
+        )
+    if experts.names and len(experts.names) != experts.number:
+        raise UserError(
+            f"{config.name}: hymotion.experts.names holds {len(experts.names)} names, hymotion.experts.number is "
+            f"{experts.number}; set it to {len(experts.names)}"
+        )
+    lower = [name.lower() for name in experts.names]
+    if twice := [name for name in experts.names if lower.count(name.lower()) > 1]:
+        raise UserError(f"{config.name}: hymotion.experts.names holds {twice[0]!r} twice; use different names")
