@@ -51,6 +51,8 @@ TIERS = (
     Tier("lite_1x3090_offload", 1, 24, 16, 22, False, "1 GPU of 16 GB and 22 GiB of host memory, 1.0"),
     Tier("pro_2x3090", 2, 24, 24, 0, True, "2 GPUs of 24 GB, 1.0"),
     Tier("studio_4xa100", 4, 40, 40, 0, True, "4 GPUs of 40 GB, 1.0"),
+    Tier("studio_4xa100_experts", 4, 40, 40, 0, False, "4 GPUs of 40 GB, 1.0 with six experts"),
+    Tier("cluster_8x8", 64, 40, 40, 0, False, "8 nodes of 8 GPUs of 40 GB, 1.0 with six experts"),
 )
 
 

@@ -11,6 +11,7 @@ import pytest
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.reports.benchmarks import plan as benchmark
 from ds_hymotion.reports.planner.load import Load, Shape
 from ds_hymotion.reports.planner.plan import RUNTIME, Plan, plan_run
@@ -19,6 +20,7 @@ from ds_hymotion.reports.planner.states import Held, rank_states
 from ds_hymotion.reports.planner.table import describe, verdict
 from ds_hymotion.tiers import GIB, TIERS, Tier
 from tests.commands import run_here
+from tests.ranks import RankPool
 
 P = 1_000_000
 HELD = Held(P, 0, 2, 1000)
@@ -63,7 +65,7 @@ def test_every_tier_fits_its_memory(tier: Tier) -> None:
     assert plan.peak <= tier.budget * GIB, text
     assert plan.peak > 0.4 * tier.budget * GIB or tier.devices > 2, text
     assert "fits " in text and "largest micro-batch: " in text
-    assert len(plan.ranks) == tier.devices
+    assert len(plan.ranks) * config.shape.data == tier.devices
     if tier.host:
         assert 0.9 * tier.host * GIB < plan.host <= tier.host * GIB
 
@@ -178,16 +180,24 @@ def test_the_verdict_needs_a_memory_size() -> None:
     assert plan.peak > RUNTIME
 
 
-@pytest.mark.parametrize(
-    ("networks", "cases", "count"),
-    [
-        ("tiny", "bf16, ZeRO-1", "1"),
-        pytest.param("tiny,100 M", "", "1,2", marks=[pytest.mark.full, pytest.mark.timeout(1500)]),
-    ],
-)
-def test_estimates_equal_what_is_allocated(networks: str, cases: str, count: str) -> None:
-    limits = {"states": 0.1, "activations": 0.2, "peak": 0.2}
-    rows = benchmark.run(networks, cases, count)
-    assert {row.figure for row in rows} == set(limits)
+LIMITS = {"states": 0.1, "activations": 0.2, "peak": 0.2}
+
+
+def measure_here(network: str, case: str) -> benchmark.Measured:
+    return benchmark.measure(network, case, Mesh.current())
+
+
+def test_estimates_equal_what_is_allocated(ranks: RankPool) -> None:
+    case = "bf16, ZeRO-1"
+    (measured,) = ranks.run(1, measure_here, "tiny", case)
+    for row in benchmark.compare("tiny", case, 1, measured):
+        assert row.ratio == pytest.approx(1, abs=LIMITS[row.figure]), row
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1500)
+def test_all_estimates() -> None:
+    rows = benchmark.run()
+    assert {row.figure for row in rows} == set(LIMITS) and len(rows) == 3 * 2 * 2 * len(benchmark.CASES)
     for row in rows:
-        assert row.ratio == pytest.approx(1, abs=limits[row.figure]), row
+        assert row.ratio == pytest.approx(1, abs=LIMITS[row.figure]), row

@@ -35,6 +35,7 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             continue
         words = shlex.split(line)
         if words[0] == "python":
+            words = [str(ROOT / word) if word.startswith("ds_configs/") else word for word in words]
             assert run_here(words[1].removeprefix("launch/"), words[2:], monkeypatch) == 0, line
             continue
         assert words[:3] == ["deepspeed", "--num_gpus", "2"], f"no test runs: {line}"

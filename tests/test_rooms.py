@@ -13,6 +13,7 @@ ROOMS = ["motion", "formats", "text", "data", "metrics", "model", "flow", "paral
 FREE = {
     "action_names",
     "errors",
+    "tiers",
     "randomness",
     "config",
     "pipeline_checks",

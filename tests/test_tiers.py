@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.arguments import TrainArguments
 from ds_hymotion.config import RunConfig, read_json
 from ds_hymotion.data.corpus import Corpus
@@ -18,6 +19,7 @@ from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.start import configuration
 from tests.commands import run_here
 from tests.corpora import random_weights
+from tests.expert_runs import expert_corpus
 from tests.ranks import RankPool
 from tests.runs import logged
 
@@ -105,6 +107,13 @@ def train_tier(path: str, flags: dict[str, object], corpus: Path, output: Path) 
     TrainingRun(config, Corpus.open(corpus), output, mesh).train()
 
 
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Two clips of every action type, which one step takes whatever the order."""
+    clips = [(20 + 3 * number, action) for number, action in enumerate(2 * ACTION_TYPES)]
+    return expert_corpus(tmp_path_factory.mktemp("typed"), clips)
+
+
 CASES = [(tier, kind) for tier in TIERS if tier.devices for kind in ("fp32", "bf16")]
 QUICK = {("pro_2x3090", "bf16")}
 
@@ -118,18 +127,21 @@ QUICK = {("pro_2x3090", "bf16")}
     ],
 )
 def test_a_tiers_strategy_trains_like_one_process(
-    ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, tier: Tier, kind: str
+    ranks: RankPool, corpus: Corpus, typed: Corpus, weights: Path, tmp_path: Path, tier: Tier, kind: str
 ) -> None:
     raw = read_json(tier.path)
     raw[kind if kind != "fp32" else "bf16"] = {"enabled": kind != "fp32"}
     file = tmp_path / tier.path.name
     file.write_text(json.dumps(raw))
     plain = RunConfig(raw)
-    world = plain.shape.model * plain.shape.pipe * (1 if tier.devices > 1 else 2)
-    data = world // (plain.shape.model * plain.shape.pipe)
+    experts = plain.hymotion.experts
+    data = 2 if tier.devices == 1 or experts.number else 1
+    world = plain.shape.model * plain.shape.pipe * data
     accumulation = plain.deepspeed["gradient_accumulation_steps"]
     flags: dict[str, object] = {"init_from": str(weights), "seed": 1}
     alone = {"tensor_parallel_size": 1, "pipeline_stages": 1, "gradient_accumulation_steps": accumulation * data}
+    if experts.number:
+        corpus, alone["expert_parallel_size"] = typed, 1
     for size, more, name in ((world, {}, "spread"), (1, alone, "alone")):
         ranks.run(size, train_tier, str(file), {**flags, **more}, corpus.folder, tmp_path / name)
     spread, one = logged(tmp_path / "spread"), logged(tmp_path / "alone")

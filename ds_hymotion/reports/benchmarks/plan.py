@@ -77,7 +77,7 @@ def run(networks: str = "tiny,100 M", cases: str = "", ranks: str = "1,2") -> li
     for world in map(int, ranks.split(",")):
         jobs = [(network.strip(), case) for network in networks.split(",") for case in names]
         for (network, case), measured in zip(jobs, _measured(world, jobs)):
-            rows += _rows(network, case, world, measured)
+            rows += compare(network, case, world, measured)
     return rows
 
 
@@ -160,7 +160,8 @@ def _process(rank: int, world: int, port: int, jobs: Sequence[tuple[str, str]], 
     in_turn([(world, port)], rank, world, Path(folder), work)
 
 
-def _rows(network: str, case: str, world: int, measured: Measured) -> list[Row]:
+def compare(network: str, case: str, world: int, measured: Measured) -> list[Row]:
+    """Rows of what was measured against the plan."""
     rank: RankPlan = planned(network, case, world).largest
     host = {name: value for name, value in rank.states.host.items() if name != COPIES}
     states = sum(rank.states.device.values()) + sum(host.values())

@@ -10,8 +10,10 @@ import torch
 from ds_hymotion.config import RunConfig
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
-from ds_hymotion.model.generator import MotionGenerator
+from ds_hymotion.model.experts import expert_of
+from ds_hymotion.model.temporal import build
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
 from ds_hymotion.parallel.stages import StagePlan, check_trained, network_units, plan_stages
 from ds_hymotion.parallel.tensor import plan_cuts
@@ -31,7 +33,9 @@ class Inventory:
         cuts: how tensors are cut over the tensor ranks.
         stages: which stage holds what.
         groups: which parameters are trained, and which are averaged every step.
+        experts: how many there are, and over how many owners they are divided.
         joints: which tensor rank predicts which channels.
+    experts: how many there are, and over how many groups of data ranks they are divided.
     """
 
     network: ModelConfig
@@ -40,6 +44,7 @@ class Inventory:
     stages: StagePlan
     groups: SyncGroups
     joints: JointPlan
+    experts: tuple[int, int]
 
     @classmethod
     def of(cls, config: RunConfig, load: Load) -> Inventory:
@@ -57,29 +62,46 @@ class Inventory:
                 raise UserError(f"{config.name}: hymotion.{key} = {value} is not planned; plan with {planned}")
         network = sized_network(settings, load.space.channels)
         with torch.device("meta"):
-            generator = MotionGenerator(network)
+            generator = build(network)
         joints = JointPlan(settings.training, load.space, settings.parallel.model)
         shapes = {name: tuple(value.shape) for name, value in generator.named_parameters()}
         groups = sync_groups(settings.gradient_sync, list(shapes))
         stages = _stages(config, network, load)
         check_trained(stages, groups)
-        return cls(network, shapes, plan_cuts(generator, network, joints.rank_channels), stages, groups, joints)
+        return cls(
+            network,
+            shapes,
+            plan_cuts(generator, network, joints.rank_channels),
+            stages,
+            groups,
+            joints,
+            (settings.experts.number, settings.experts.size),
+        )
 
     def held(self, stage: int, rank: int, sharers: int) -> Held:
-        """What tensor rank ``rank`` of a stage holds, shared by ``sharers`` data ranks."""
-        sizes = {name: self._size(name, rank) for name in self.shapes if self.stages.holds(stage, name)}
+        """What tensor rank ``rank`` of a stage holds, shared by ``sharers`` data ranks; owners of experts are alike."""
+        sizes = {name: self._size(name, rank) for name in self._names(stage)}
         frozen = sum(size for name, size in sizes.items() if name in self.groups.frozen)
-        return Held(sum(sizes.values()) - frozen, frozen, sharers, max(sizes.values()))
+        experts = sum(size for name, size in sizes.items() if expert_of(name) is not None)
+        owners = self.experts[1]
+        return Held(
+            sum(sizes.values()) - frozen - experts, frozen, sharers, max(sizes.values()), experts, sharers // owners
+        )
+
+    def _names(self, stage: int) -> list[str]:
+        """Parameters of a stage on the first data rank."""
+        own = owned_experts(0, *self.experts) if self.experts[0] else ()
+        return [name for name in self.shapes if self.stages.holds(stage, name) and expert_of(name) in (None, *own)]
 
     def replicated(self, stage: int) -> int:
         """Numbers of a stage that every tensor rank holds whole."""
-        names = [name for name in self.shapes if self.stages.holds(stage, name) and name not in self.cuts.cuts]
+        names = [name for name in self._names(stage) if name not in self.cuts.cuts]
         return sum(math.prod(self.shapes[name]) for name in names) if self.cuts.size > 1 else 0
 
     def always(self, stage: int, rank: int) -> int:
-        """Trained numbers of a rank that are averaged every step."""
-        names = [name for name in self.shapes if self.stages.holds(stage, name)]
-        return sum(self._size(name, rank) for name in names if name in self.groups.always)
+        """Trained numbers of a rank's trunk that are averaged every step."""
+        names = [name for name in self._names(stage) if expert_of(name) is None and name in self.groups.always]
+        return sum(self._size(name, rank) for name in names)
 
     def _size(self, name: str, rank: int) -> int:
         shape = self.shapes[name]
@@ -90,5 +112,6 @@ def _stages(config: RunConfig, network: ModelConfig, load: Load) -> StagePlan:
     settings = config.hymotion
     mean = load.mean_frames(settings.data.bucket_bounds[-1])
     clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
-    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample)
+    held = settings.experts.number // settings.experts.size
+    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample, held)
     return plan_stages(units, settings.parallel.pipeline, settings.pipeline)

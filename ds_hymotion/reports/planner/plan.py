@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.deepspeed_keys import zero_stage
+from ds_hymotion.parallel.stages import EXPERTS
 from ds_hymotion.reports.planner.inventory import Inventory
 from ds_hymotion.reports.planner.load import Load, Shape
 from ds_hymotion.reports.planner.states import BYTES, COPIES, Held, States, accumulation_bytes, offload, rank_states
-from ds_hymotion.reports.planner.trace import DOUBLE, LOSS, SINGLE, Trace, trace
+from ds_hymotion.reports.planner.trace import DOUBLE, HEAD, LOSS, SINGLE, Trace, trace
 
+ROUTED = "routed"
 RANKS_PER_NODE = 8
 RUNTIME = 3 * 2**28
 """Bytes for the device's context and the allocator's gaps: an assumption."""
@@ -143,6 +145,9 @@ def _rank(config: RunConfig, inventory: Inventory, found: Trace, stage: int, ran
     states = rank_states(config, held, fused)
     kept = whole = again = tensor = 0
     for index, kind in _units(inventory, stage):
+        if kind == ROUTED:  # rows are copied in the order of their experts
+            kept, whole = kept + found.inputs, whole + found.inputs
+            continue
         whole += found.kept[kind]
         tensor += found.sent[kind]
         if _recomputed(config, index, kind):
@@ -156,6 +161,9 @@ def _rank(config: RunConfig, inventory: Inventory, found: Trace, stage: int, ran
     if stages > 1:
         working += found.wire * (2 + (in_flight if stage < stages - 1 else 0))
     sent = _data_traffic(config, inventory, held, stage, rank)
+    if inventory.experts[0]:
+        sends = held.experts and config.hymotion.experts.dispatch == "all_to_all"
+        sent["clips to experts"] = (found.wire + found.inputs) * accumulation if sends else 0
     sent["tensor ranks"] = tensor * accumulation
     forward = found.wire if stage < stages - 1 else 0
     backward = found.inputs if stage else 0
@@ -164,11 +172,14 @@ def _rank(config: RunConfig, inventory: Inventory, found: Trace, stage: int, ran
 
 
 def _units(inventory: Inventory, stage: int) -> list[tuple[int, str]]:
-    """The units of a stage: number of the block, or -1, and kind."""
-    order = [unit for unit in inventory.stages.units if unit.blocks]
-    units = [
-        (order.index(unit) if unit.blocks else -1, unit.name.partition(" ")[0]) for unit in inventory.stages.held(stage)
-    ]
+    """The units of a stage: number of the block, or -1, and kind; of the experts a row's own."""
+    units: list[tuple[int, str]] = []
+    block = sum(inventory.stages.split[:stage])
+    for unit in inventory.stages.held(stage):
+        kind = SINGLE if unit.prefix == EXPERTS else unit.name.partition(" ")[0]
+        units += [(block + number, kind) for number in range(unit.blocks)] or [(-1, kind)]
+        units += [(-1, HEAD), (-1, ROUTED)] if unit.prefix == EXPERTS else []
+        block += unit.blocks
     return [*units, (-1, LOSS)] if stage == inventory.stages.stages - 1 else units
 
 
@@ -181,11 +192,12 @@ def _recomputed(config: RunConfig, block: int, kind: str) -> bool:
 def _data_traffic(config: RunConfig, inventory: Inventory, held: Held, stage: int, rank: int) -> dict[str, int]:
     """Gradients that are averaged and weights that are gathered over data ranks, per step, as whole messages."""
     zero, size = zero_stage(config.deepspeed), BYTES[config.dtype]
-    if held.sharers == 1:
-        return {"data gradients": 0, "weights gathered": 0}
     asked = config.deepspeed.get("communication_data_type")
     accumulated = accumulation_bytes(config)
     number = BYTES[asked] if asked else accumulated if zero == 1 and not offload(config, "offload_optimizer") else size
     always, every = inventory.always(stage, rank), config.hymotion.gradient_sync.others_every
-    gradients = number * (always + (held.trained - always) // every)
-    return {"data gradients": gradients, "weights gathered": size * held.trained if zero else 0}
+    gradients = number * (always + (held.trunk - always) // every) if held.sharers > 1 else 0
+    of_experts = held.experts if held.expert_sharers > 1 else 0
+    gathered = size * ((held.trunk if held.sharers > 1 else 0) + of_experts) if zero else 0
+    sent = {"data gradients": gradients, "weights gathered": gathered}
+    return {**sent, "expert gradients": number * of_experts} if inventory.experts[0] else sent

@@ -18,12 +18,33 @@ BUCKET = 500_000_000  # DeepSpeed's default of reduce_bucket_size, and the most 
 
 @dataclass(frozen=True)
 class Held:
-    """Parameters on one rank: trained and frozen ones, how many data ranks share the trained, the largest tensor."""
+    """Parameters on one rank.
 
-    trained: int
+    Attributes:
+        trunk: trained ones that all data ranks hold.
+        frozen: those that are not trained.
+        sharers: data ranks that share the states of the trunk.
+        largest: numbers of the largest tensor.
+        experts: trained ones of the experts here.
+        expert_sharers: data ranks that hold the same experts.
+    """
+
+    trunk: int
     frozen: int
     sharers: int
     largest: int
+    experts: int = 0
+    expert_sharers: int = 1
+
+    @property
+    def trained(self) -> int:
+        """All trained ones."""
+        return self.trunk + self.experts
+
+    @property
+    def part(self) -> int:
+        """Numbers whose states are this rank's own, where ranks share them."""
+        return -(-self.trunk // self.sharers) - (-self.experts // self.expert_sharers)
 
 
 @dataclass
@@ -71,7 +92,7 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
         fused: whether the optimizer's step needs no copies, as DeepSpeed's own Adam; torch's makes some of a moment.
     """
     size, accumulated = BYTES[config.dtype], accumulation_bytes(config)
-    stage, part = zero_stage(config.deepspeed), -(-held.trained // held.sharers)
+    stage, part = zero_stage(config.deepspeed), held.part
     own = part if stage else held.trained
     master = 4 * part if stage else 0
     average = 4 * own if config.hymotion.training.ema_decay else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.stages import StagePlan
 from ds_hymotion.reports.planner.plan import RUNTIME, Plan, RankPlan
 from ds_hymotion.reports.planner.states import COPIES
@@ -23,6 +24,8 @@ def describe(plan: Plan, memory: int | None) -> str:
     ]
     if shape.pipe > 1:
         lines.append(_stages(plan.inventory.stages))
+    if plan.inventory.experts[0]:
+        lines.append(_experts(plan))
     lines += ["", *_memory(plan), "", *_traffic(plan)]
     if plan.largest.states.host:
         lines += ["", _host(plan)]
@@ -50,6 +53,17 @@ def _batch(plan: Plan, total: int, micro: int, accumulation: int) -> str:
 
 def _stages(stages: StagePlan) -> str:
     return f"stages (split {stages.split}, costliest {stages.imbalance:.2f} times the mean):\n{stages.table()}"
+
+
+def _experts(plan: Plan) -> str:
+    """Which data ranks hold which experts."""
+    settings, size = plan.config.hymotion.experts, plan.inventory.experts[1]
+    parts = []
+    for owner in range(size):
+        names = [settings.types[number] for number in owned_experts(owner, *plan.inventory.experts)]
+        ranks = [str(rank) for rank in range(owner, plan.config.shape.data, size)]
+        parts.append(f"data rank {', '.join(ranks)}: {', '.join(names)}")
+    return f"experts of {plan.inventory.network.expert_blocks} blocks and the head: {'; '.join(parts)}"
 
 
 def _memory(plan: Plan) -> list[str]:

@@ -57,8 +57,11 @@ class Trace:
 
 @lru_cache(maxsize=64)
 def trace(config: ModelConfig, shape: Shape, dtype: str, channels: tuple[tuple[int, ...], ...], rank: int = 0) -> Trace:
-    """Run one micro-batch of ``shape`` on tensor rank ``rank``, whose ranks predict ``channels``."""
-    small = dataclasses.replace(config, num_layers=min(LAYERS, config.num_layers))
+    """Run one micro-batch of ``shape`` on tensor rank ``rank``, whose ranks predict ``channels``.
+
+    Experts are traced as the plain network: each row goes through one of them.
+    """
+    small = dataclasses.replace(config, num_layers=LAYERS, expert_names=(), expert_blocks=0)
     kind = DTYPES[dtype]
     inputs = shape.weight * config.feat_dim * kind.itemsize
     wire = inputs + shape.rows * (config.feat_dim * kind.itemsize + 4 * (1 + shape.tokens))
