@@ -218,6 +218,7 @@ class TrainingRun:
         self.mesh.sum_over_all(votes)
         self.step += 1
         self._advance(step)
+        warnings = self.experts.count(self.step, step) if self.experts else []
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
         if logged:
@@ -225,7 +226,7 @@ class TrainingRun:
             values |= self.experts.values() if self.experts else {}
             loss = float(values["loss"])
             log.record(self.step, values)
-        for line in [*self.memory.lines(), *(self.experts.count(self.step, step) if self.experts else ())]:
+        for line in [*self.memory.lines(), *warnings]:
             log.say(line)
         for line in self.feed.newly_unreadable():
             log.warn(line)
