@@ -30,6 +30,7 @@ def check_experts(config: RunConfig) -> None:
     zero = zero if isinstance(zero, dict) else {}
     offloads = any(zero.get(key, {}).get("device", "none") != "none" for key in ("offload_optimizer", "offload_param"))
     hymotion = config.hymotion
+    accumulated = config.deepspeed.get("data_types", {}).get("grad_accum_dtype") or "fp32"
     clipping = config.deepspeed.get("gradient_clipping", 1.0)  # DeepSpeed's own default
     refusals = {
         "hymotion.pipeline.mode = temporal": (hymotion.pipeline.mode == "temporal", "use layers"),
@@ -42,7 +43,8 @@ def check_experts(config: RunConfig) -> None:
             "leave it out",
         ),
         "hymotion.text.train_upper_layers = true": (hymotion.text.train_upper_layers, "use false"),
-        "fp16.enabled = true": (config.dtype == "fp16", "use fp32"),
+        "fp16.enabled = true": (config.dtype == "fp16", "use bf16 or fp32"),
+        f"data_types.grad_accum_dtype = {accumulated!r}": (accumulated != "fp32", "use fp32"),
         f"gradient_clipping = {clipping} with zero_optimization.stage = 0 and experts.size = {experts.size}": (
             clipping and experts.size > 1 and zero_stage(config.deepspeed) == 0,
             "use stage 1, or gradient_clipping = 0",

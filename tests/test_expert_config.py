@@ -19,8 +19,16 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"hymotion__pipeline__mode": "temporal"}, "mode = temporal .* use layers"),
     ({"hymotion__gradient_sync__others_every": 2}, "others_every = 2 .* use 1"),
     ({"hymotion__training__joint_update_every": [1, 2]}, "joint_update_every .* leave it out"),
-    ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}, "fp16.enabled = true .* use fp32"),
+    ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 1}}, "fp16.enabled = true .* use bf16 or fp32"),
     ({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}, "offload .* leave"),
+    (
+        {
+            "bf16": {"enabled": True},
+            "zero_optimization": {"stage": 1},
+            "data_types": {"grad_accum_dtype": "bf16"},
+        },
+        "grad_accum_dtype = 'bf16' .* use fp32",
+    ),
     ({"zero_optimization": {"stage": 1, "overlap_comm": True}}, "overlap_comm .* false"),
     (
         {"hymotion__experts__size": 2, "gradient_clipping": 0.0, "hymotion__data__frames_per_gpu": 999},

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.parallel.experts import owner_of
-from ds_hymotion.training.checkpoint import read_kind
+from ds_hymotion.training.checkpoint import newest_checkpoint, read_kind, read_state
 from tests.corpora import SMALL
 from tests.expert_runs import Reference, expert_corpus, expert_settings, plan_of
 from tests.ranks import RankPool
@@ -137,9 +138,61 @@ def test_phases_move_what_they_should(
     assert logged(run, "grad_norm") == pytest.approx(reference.norms, rel=1e-5)
     assert largest_difference(final_weights(run), reference.weights) < 2e-6
     _require_rest(run, reference)
+    seen = [0.0] * 5
     for name in NAMES:
+        frames = np.diff(logged(run, f"expert/{name}/frames"), prepend=0.0)
+        losses_of = logged_or_zero(run, f"expert/{name}/loss")
+        seen = [total + loss * count for total, loss, count in zip(seen, losses_of, frames)]
         expected = [norms.get(NAMES.index(name), 0.0) for norms in reference.expert_norms]
         assert logged_or_zero(run, f"expert/{name}/grad_norm") == pytest.approx(expected, rel=1e-4)
+
+    valid = [step.valid_frames for step in reference.steps]
+    assert [total / frames for total, frames in zip(seen, valid)] == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("layout", "other"),
+    [
+        pytest.param(Layout(2, 2, 2, 2, 1), Layout(1, 1, 1, 1, 1), marks=pytest.mark.full),
+        pytest.param(Layout(1, 2, 2, 2, 1), Layout(1, 1, 3, 3, 2), marks=pytest.mark.full),
+        pytest.param(Layout(1, 1, 3, 3, 1, "all_to_all"), Layout(2, 1, 2, 2, 1), marks=pytest.mark.full),
+    ],
+)
+def test_a_run_goes_on_at_another_layout(
+    ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path, layout: Layout, other: Layout
+) -> None:
+    """Weights, moments, averages and Adam's step counts are the same there, and it does go on."""
+    changes: dict[str, Any] = {"gradient_clipping": 0.05, "train_batch_size": 12}
+    changes["hymotion__experts__phases"] = layout.phases
+    run = tmp_path / "run"
+    settings = settings_of(weights, layout, hymotion__training__max_steps=4, **changes)
+    ranks.run(layout.world, train, settings, corpus.folder, run)
+    saved, steps = {kind: final_weights(run, kind) for kind in KINDS}, expert_steps(run)
+    assert len(steps) == len(NAMES) and len(set(steps.values())) > 1
+    there = settings_of(weights, other, hymotion__training__max_steps=4, **changes)
+    ranks.run(other.world, train, there, corpus.folder, run, True)
+    for kind in KINDS:
+        assert largest_difference(final_weights(run, kind), saved[kind]) == 0
+    assert expert_steps(run) == steps
+    there["hymotion"]["training"]["max_steps"] = 5
+    ranks.run(other.world, train, there, corpus.folder, run, True)
+    assert {after - steps[expert] for expert, after in expert_steps(run).items()} == {0, 1}
+
+
+def expert_steps(run: Path) -> dict[str, int]:
+    return read_state(newest_checkpoint(run))["expert_steps"]
+
+
+def test_both_dispatches_are_equal(ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path) -> None:
+    """A step that holds every clip is the same one whatever the dispatch, and so are the weights behind it."""
+    changes: dict[str, Any] = {"train_batch_size": 64, "hymotion__data__bucket_bounds": [60], "optimizer": SGD}
+    changes |= {"gradient_clipping": 0.0, "hymotion__training__max_steps": 1, "hymotion__data__short": "keep"}
+    for dispatch in ("affinity", "all_to_all"):
+        settings = settings_of(weights, LAYOUTS[-1]._replace(dispatch=dispatch), **changes)
+        ranks.run(2, train, settings, corpus.folder, tmp_path / dispatch)
+    planned = final_weights(tmp_path / "affinity")
+    assert largest_difference(planned, final_weights(tmp_path / "all_to_all")) < 1e-6
+    assert largest_difference(planned, Reference(settings, corpus, plan_of(settings, corpus, 2)).weights) > 1e-3
 
 
 def _require_rest(run: Path, reference: Reference) -> None:

@@ -72,6 +72,8 @@ def expert_groups(
     for number, members in groups.items():
         if stubs and number in stubs.of:
             members.append(stubs.of[number])
+        if not members and number is not None:  # all of it is frozen for good
+            continue
         part: dict[str, Any] = {"params": members, EXPERT: number, RESTS: False}
         if size > 1 and number is not None:
             part |= {"moe": True, "name": group_name(size)}

@@ -244,6 +244,7 @@ class TrainingRun:
         self.step += 1
         self.watchdog.beat(self.step)
         self._advance(step)
+        warnings = self.experts.count(self.step, step) if self.experts else []
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
         if logged:
@@ -251,7 +252,7 @@ class TrainingRun:
             values |= self.experts.values() if self.experts else {}
             loss = float(values["loss"])
             log.record(self.step, values)
-        for line in [*self.memory.lines(), *(self.experts.count(self.step, step) if self.experts else ())]:
+        for line in [*self.memory.lines(), *warnings]:
             log.say(line)
         for line in self.feed.newly_unreadable():
             log.warn(line)
