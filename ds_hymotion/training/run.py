@@ -187,7 +187,7 @@ class TrainingRun:
                     )
                 if self.feed.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
-                stopping, asked, leaving = (float(vote) > 0 for vote in votes[-VOTES:])
+                stopping, asked, leaving = (vote > 0 for vote in votes[-VOTES:].tolist())
                 if asked:
                     requests.take()
                 due = asked or bool(training.save_steps) and self.step % training.save_steps == 0
