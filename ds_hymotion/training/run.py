@@ -205,7 +205,7 @@ class TrainingRun:
                 require_finite(self.engine, self.step, votes[:-VOTES], batches, step.valid_frames, self.config.dtype)
                 if self.feed.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
-                stopping, asked, leaving = (float(vote) > 0 for vote in votes[-VOTES:])
+                stopping, asked, leaving = (vote > 0 for vote in votes[-VOTES:].tolist())
                 if asked:
                     requests.take()
                 due = asked or bool(training.save_steps) and self.step % training.save_steps == 0
