@@ -44,10 +44,15 @@ def flag(default: Any, text: str, **more: Any) -> Any:
 class TrainArguments:
     """Flags of launch/train.py."""
 
-    data_dir: str = flag("", "prepared corpus (launch/prepare.py makes one)")
-    output_dir: str = flag("", "folder for checkpoints, log and weights")
+    model_name: str | None = flag(
+        None, "what to train: a preset, a folder with config.yml and latest.ckpt, or a hub name"
+    )
+    data_dir: str = flag("", "prepared corpus (launch/prepare.py makes one), or a folder of motion files")
+    output_dir: str = flag("", "folder for checkpoints, log and weights; by default runs/ and the model's name")
     deepspeed: bool = flag(False, "accepted for DeepSpeed's customary command line; the engine is always DeepSpeed")
-    deepspeed_config: str = flag("", "DeepSpeed JSON with a hymotion section, such as ds_configs/cpu_tiny.json")
+    deepspeed_config: str = flag(
+        "", "DeepSpeed JSON with a hymotion section, such as ds_configs/cpu_tiny.json; there are defaults"
+    )
     auto_tier: bool = flag(False, "choose the file of ds_configs/ by the visible GPUs, in place of --deepspeed_config")
     local_rank: int = flag(-1, "set by launchers")
     resume: str | None = flag(
@@ -56,10 +61,17 @@ class TrainArguments:
         nargs="?",
         const=AUTO,
     )
+    fp16: bool | None = flag(None, "compute in fp16 (bf16 on a CPU)", nargs="?", const=True)
+    bf16: bool | None = flag(None, "compute in bf16", nargs="?", const=True)
+    unconditional: bool = flag(False, "train without captions, on the null text features")
     preset: str | None = flag(
         None, "network preset; tiny in a file for another one also takes hashed text, and 2 for every longer axis"
     )
     init_from: str | None = flag(None, "weights to start from")
+    allow_fresh: bool | None = flag(
+        None, "start with fresh tensors where --init_from lacks them or has other shapes", nargs="?", const=True
+    )
+    lora_rank: int | None = flag(None, "train low-rank adapters of this rank on --init_from instead of its weights")
     replay_corpus: str | None = flag(None, "prepared base corpus that takes a share of every epoch")
     replay_share: float | None = flag(None, "share of the replay corpus's clips in an epoch; 0.2 unless given")
     allow_other_data: bool | None = flag(
@@ -92,13 +104,23 @@ class TrainArguments:
 
     def overrides(self) -> dict[str, Any]:
         """Values by dotted JSON key; None where a flag was not given."""
-        return {key: getattr(self, name) for name, key in JSON_KEYS.items()}
+        values = {key: getattr(self, name) for name, key in JSON_KEYS.items()}
+        for given, other in (("fp16", "bf16"), ("bf16", "fp16")):
+            if getattr(self, given) and getattr(self, other) is None:
+                values[f"{other}.enabled"] = False
+        if self.unconditional:
+            values |= {"hymotion.text.encoder": "null", "hymotion.flow.condition_drop": 1.0}
+        return values
 
 
 # Which JSON value a flag overrides.
 JSON_KEYS = {
+    "fp16": "fp16.enabled",
+    "bf16": "bf16.enabled",
     "preset": "hymotion.model.preset",
     "init_from": "hymotion.model.init_from",
+    "allow_fresh": "hymotion.model.allow_fresh",
+    "lora_rank": "hymotion.lora.rank",
     "replay_corpus": "hymotion.data.replay.corpus",
     "replay_share": "hymotion.data.replay.share",
     "allow_other_data": "hymotion.data.allow_other_data",

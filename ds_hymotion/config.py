@@ -13,7 +13,9 @@ from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.deepspeed_keys import check_deepspeed_keys, check_selective_sync
 from ds_hymotion.errors import UserError
 from ds_hymotion.expert_checks import check_experts
+from ds_hymotion.lora_checks import check_lora
 from ds_hymotion.mesh_shape import MeshShape
+from ds_hymotion.offload_checks import check_offload
 from ds_hymotion.pipeline_checks import check_pipeline, check_temporal
 
 
@@ -45,6 +47,9 @@ class ModelSection(Section):
         "from scratch) or released (zero gates and head)",
     )
     init_from: str | None = Field(None, description="start from this latest.ckpt, safetensors export or run folder")
+    allow_fresh: bool = Field(
+        False, description="where init_from lacks a tensor or has it in another shape, start with a fresh one"
+    )
     checkpoint_blocks: int = Field(0, ge=0, description="recompute activations of every n-th block; 0 = keep all")
     checkpoint_kinds: list[Literal["double", "single"]] = Field(
         ["double", "single"], description="kinds of block that checkpoint_blocks applies to"
@@ -131,7 +136,10 @@ class TrainingSection(Section):
     seed: int = Field(0, ge=0, description="seed of weights, batches, noise and times")
     log_steps: int = Field(10, ge=1, description="steps between log lines")
     save_steps: int = Field(500, ge=0, description="steps between checkpoints; 0 = only at the end")
-    keep_last: int = Field(2, ge=1, description="checkpoints kept")
+    keep_last: int = Field(2, ge=1, description="newest checkpoints kept")
+    keep_every: int = Field(
+        0, ge=0, description="checkpoints of steps that are multiples of this are kept beside the newest; 0 = none"
+    )
     joint_groups: str | None = Field(
         None,
         description="joint groups whose loss is logged, and by which the motion head is cut over tensor ranks: names "
@@ -164,7 +172,9 @@ class TextSection(Section):
         "cached", description="features from the corpus's cache, or encoders kept in the run"
     )
     encoder: str = Field(
-        "hashed", description="name of the feature cache in the corpus: hashed or qwen_clip; live needs qwen_clip"
+        "hashed",
+        description="name of the feature cache in the corpus: hashed or qwen_clip; live needs qwen_clip; null = "
+        "no captions",
     )
     qwen: str = Field("Qwen/Qwen3-8B", description="live: folder or hub name of Qwen3")
     clip: str = Field("openai/clip-vit-large-patch14", description="live: folder or hub name of CLIP")
@@ -189,6 +199,14 @@ class GradientSyncSection(Section):
     )
     others_every: int = Field(
         1, ge=1, description="the other parameters are averaged and stepped every so many steps; 1 = every step"
+    )
+    others_lr_factor: float = Field(
+        1.0,
+        gt=0,
+        le=100,
+        allow_inf_nan=False,
+        description="learning-rate factor of the parameters that wait: they take fewer steps, which others_every "
+        "itself makes up for under Adam",
     )
     frozen: list[str] = Field([], description="parameter groups or name patterns that are not trained and never travel")
     check_steps: int = Field(
@@ -267,6 +285,18 @@ class ExpertsSection(Section):
         return self.size if self.dispatch == "affinity" else 1
 
 
+class LoraSection(Section):
+    """Low-rank adapters: the base weights stay as ``model.init_from`` has them, only adapters of linears train."""
+
+    rank: int = Field(16, ge=1, description="columns of B and rows of A of each adapter")
+    alpha: float = Field(16.0, gt=0, allow_inf_nan=False, description="over rank, the factor of B·A")
+    targets: list[str] = Field(
+        ["qkv", "attention_output", "ffn_input", "ffn_output"],
+        min_length=1,
+        description="linears with an adapter: groups as in gradient_sync.always, or patterns of their weights' names",
+    )
+
+
 class ParallelSection(Section):
     """How the network is spread over ranks; the data axis takes the ranks that are left."""
 
@@ -288,6 +318,14 @@ class HymotionSection(Section):
     gradient_sync: GradientSyncSection = GradientSyncSection()
     experts: ExpertsSection = ExpertsSection()
     parallel: ParallelSection = ParallelSection()
+    lora: LoraSection | None = None
+    watchdog_s: float = Field(
+        600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="longest time from step to step in s (ten times as long for the first step, saves and "
+        "evaluations): then every rank's state is printed and the run ends with code 86; 0 = never",
+    )
 
 
 class RunConfig:
@@ -346,6 +384,8 @@ class RunConfig:
         check_pipeline(self)
         check_temporal(self)
         check_experts(self)
+        check_lora(self)
+        check_offload(self)
         data = self.hymotion.data
         text = self.hymotion.text
         if text.mode == "live" and text.encoder != "qwen_clip":
@@ -356,6 +396,11 @@ class RunConfig:
             raise UserError(
                 f"{self.name}: hymotion.text.train_upper_layers = true needs the encoders in the run; set "
                 "hymotion.text.mode to live"
+            )
+        if text.encoder == "null" and self.hymotion.flow.condition_drop < 1:
+            raise UserError(
+                f"{self.name}: hymotion.text.encoder = null needs hymotion.flow.condition_drop = 1, not "
+                f"{self.hymotion.flow.condition_drop:g}; --unconditional sets both"
             )
         bad = [t for t in self.hymotion.evaluation.times if not 0 <= t <= 1]
         if bad:

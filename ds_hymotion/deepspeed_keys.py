@@ -144,11 +144,6 @@ def _check_precision(config: dict[str, Any], name: str) -> None:
     if accumulated not in (None, "fp32", "bf16", "fp16"):
         raise UserError(f"{name}: data_types.grad_accum_dtype = {accumulated!r} is not one of fp32, bf16, fp16")
     stage = zero_stage(config, name)
-    if stage == 3:
-        raise UserError(
-            f"{name}: zero_optimization.stage = 3 is not supported: checkpoints and the weight average need weights "
-            "that every rank holds whole; use 0, 1 or 2"
-        )
     if fp16 and bf16:
         raise UserError(f"{name}: fp16.enabled and bf16.enabled are both true; enable one of them")
     if fp16 and stage == 0:
@@ -175,14 +170,13 @@ def zero_stage(config: dict[str, Any], name: str = "config") -> int:
 def check_selective_sync(config: dict[str, Any], name: str, every: int) -> None:
     """Refuse, in one line with the alternative, what selective gradient sync is not proven with."""
     stage = zero_stage(config, name)
-    zero = config.get("zero_optimization", {})
-    zero = zero if isinstance(zero, dict) else {}
+    zero = zero_section(config)
     bf16 = config.get("bf16", {})
     accumulation = config.get("data_types", {}).get("grad_accum_dtype", "fp32")
     refusals = {
         "fp16.enabled = true": (config.get("fp16", {}).get("enabled"), "use bf16 or fp32"),
-        "zero_optimization.offload_optimizer": (_offloads(zero, "offload_optimizer"), "leave it out"),
-        "zero_optimization.offload_param": (_offloads(zero, "offload_param"), "leave it out"),
+        "zero_optimization.offload_optimizer": (offloads(config, "offload_optimizer"), "leave it out"),
+        "zero_optimization.offload_param": (offloads(config, "offload_param"), "leave it out"),
         "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),
         "zero_optimization.zenflow": (zero.get("zenflow"), "leave it out"),
         "zero_optimization.contiguous_gradients = false": (
@@ -203,8 +197,16 @@ def check_selective_sync(config: dict[str, Any], name: str, every: int) -> None:
             )
 
 
-def _offloads(zero: dict[str, Any], key: str) -> bool:
-    return isinstance(zero.get(key), dict) and zero[key].get("device", "none") != "none"
+def zero_section(config: dict[str, Any]) -> dict[str, Any]:
+    """The ``zero_optimization`` object of a JSON; empty where it gives a stage alone."""
+    zero = config.get("zero_optimization")
+    return zero if isinstance(zero, dict) else {}
+
+
+def offloads(config: dict[str, Any], key: str) -> bool:
+    """Whether a JSON sends what ``key`` names (``offload_optimizer``, ``offload_param``) to the CPU or to NVMe."""
+    section = zero_section(config).get(key)
+    return isinstance(section, dict) and section.get("device", "none") != "none"
 
 
 def _check_optimizer(config: dict[str, Any], name: str) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import torch
 
+from ds_hymotion.data.actions.prompts import action_of_prompt
+from ds_hymotion.data.actions.types import ActionTypes
 from ds_hymotion.data.corpus import Corpus, Sample
 from ds_hymotion.data.expert_ids import expert_number
 from ds_hymotion.errors import UserError
@@ -125,6 +127,28 @@ def corpus_prompts(corpus: Corpus, longest: int) -> list[Prompt]:
         )
         for clip in list(chosen.values())[:6]
     ]
+
+
+def with_actions(prompts: Sequence[Prompt], names: Sequence[str], folder: Path, encoder: TextEncoder) -> list[Prompt]:
+    """The prompts, each with an action type: its own, or that of the captions nearest to its text.
+
+    Args:
+        names: the action types that have experts.
+        folder: a corpus, or a run that keeps the action types of its own.
+
+    Raises:
+        UserError: a prompt has no type and ``folder`` no captions of this encoder, or a type has no expert.
+    """
+    if all(prompt.action is not None for prompt in prompts):
+        return list(prompts)
+    try:
+        types = ActionTypes.read(folder)
+        chosen = [prompt.action or types.names[action_of_prompt(types, prompt.text, encoder)] for prompt in prompts]
+    except UserError as error:
+        raise UserError(
+            f"choose an expert with --action, of {', '.join(names)}; by text none is found: {error}"
+        ) from None
+    return [replace(prompt, action=names[expert_number(name, names)]) for prompt, name in zip(prompts, chosen)]
 
 
 def _expert(prompt: Prompt, config: ModelConfig) -> int:

@@ -21,6 +21,7 @@ from ds_hymotion.generation import (
     corpus_prompts,
     generate_motions,
     read_prompts,
+    with_actions,
 )
 from ds_hymotion.motion.motion import Motion
 from ds_hymotion.reports.nearest import nearest_table
@@ -39,7 +40,9 @@ class SampleArguments(EncoderFlags):
     prompt: list[str] = field(default_factory=list, metadata={"help": "texts to sample", "nargs": "+"})
     prompts: str = flag("", "file of text#frames#id lines")
     from_corpus: str = flag("", "one caption per action type of this corpus as prompts, compared with its clips")
-    action: str | None = flag(None, "action type whose expert samples, where the network has experts")
+    action: str | None = flag(
+        None, "action type whose expert samples, where the network has experts; by the text of each prompt unless given"
+    )
     frames: int = flag(120, "length at the network's rate where a prompt gives none: 20 to 360, best as in training")
     steps: int = flag(50, "steps of the integration")
     method: str = flag("euler", "euler, midpoint or dopri5")
@@ -88,6 +91,10 @@ def main() -> None:
     name = model.provenance.text_encoder
     encoder = text_encoder(name, config.ctxt_input_dim, config.vtxt_input_dim, arguments.sources())
     fit_encoder(encoder, model.provenance, Path(arguments.model))
+    if config.expert_names:
+        place = Path(arguments.model)
+        prompts = with_actions(prompts, config.expert_names, place if place.is_dir() else place.parent, encoder)
+        print("\n".join(f"{prompt.name}: expert {prompt.action}" for prompt in prompts))
     if torch.cuda.is_available():
         model.generator.cuda()
     settings = SamplingSettings(arguments.steps, arguments.method, arguments.guidance, arguments.seed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ds_hymotion.arguments import TrainArguments, parse_flags
 from ds_hymotion.errors import command_line
 from ds_hymotion.reports.curve import draw_loss_curve
@@ -13,8 +11,7 @@ from ds_hymotion.training.start import start_training
 def main() -> None:
     """Parse the flags, run, and draw the loss curve."""
     arguments = parse_flags(TrainArguments)
-    if start_training(arguments):
-        run = Path(arguments.output_dir)
+    if run := start_training(arguments):
         draw_loss_curve(run, run / "loss.png")
 
 

@@ -22,7 +22,9 @@ from ds_hymotion.data.actions.settings import ActionSettings
 from ds_hymotion.data.actions.sorting import Sorted, sort_corpus
 from ds_hymotion.data.actions.types import ActionTypes
 from ds_hymotion.data.corpus import ACTION_PICTURE, ACTION_REPORT, ACTION_TYPES_FILE, SAMPLES, Corpus
+from ds_hymotion.data.expert_ids import keep_action_types
 from ds_hymotion.errors import UserError
+from ds_hymotion.generation import Prompt, with_actions
 from ds_hymotion.reports.benchmarks import actions as actions_benchmark
 from ds_hymotion.reports.measuring.builtin_corpus import builtin_corpus
 from ds_hymotion.text.cache import TextCache
@@ -160,6 +162,21 @@ def test_a_prompt_finds_its_type(corpus: Corpus, made: Sorted) -> None:
         action_of_prompt(made.types, "a person walks", None)
     with pytest.raises(UserError, match=r"128 wide, the text encoder gives \(64,\)"):
         action_of_prompt(made.types, "a person walks", HashedTextEncoder(64, 64))
+
+
+def test_prompts_find_their_expert(folder: Path, made: Sorted, tmp_path: Path) -> None:
+    """In a run's copy of the types; a named type counts first, and the experts have an order of their own."""
+    keep_action_types(Corpus.open(folder), tmp_path)
+    texts = ["a person walks forward", "a person sits down on a chair"]
+    expected = [ACTION_TYPES[action_of_prompt(made.types, text, HashedTextEncoder())] for text in texts]
+    prompts = [Prompt(text, 60, str(number)) for number, text in enumerate(texts)]
+    named = [*prompts, Prompt("a person walks", 60, "2", action="gesture")]
+    experts = tuple(reversed(ACTION_TYPES))
+    found = [prompt.action for prompt in with_actions(named, experts, tmp_path, HashedTextEncoder())]
+    assert found == [*expected, "GESTURE"]
+    with pytest.raises(UserError, match=r"--action, of WALK.*no action types in") as caught:
+        with_actions(prompts, ["WALK"], tmp_path / "none", HashedTextEncoder())
+    assert "\n" not in str(caught.value)
 
 
 def test_centroids() -> None:

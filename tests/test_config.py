@@ -45,7 +45,6 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"train_batchsize": 4}, ["train_batchsize", "did you mean train_batch_size"]),
     ({"zero_optimisation": {"stage": 1}}, ["zero_optimisation", "did you mean zero_optimization"]),
     ({"zero_optimization": {"stage": 4}}, ["stage = 4", "0, 1, 2, 3"]),
-    ({"zero_optimization": {"stage": 3}}, ["stage = 3", "use 0, 1 or 2"]),
     ({"activation_checkpointing": {}}, ["activation_checkpointing", "hymotion.model.checkpoint_blocks"]),
     ({"bf16": {"bf16_optimizer_states": True}}, ["bf16.bf16_optimizer_states", "fp32"]),
     ({"bf16": {"enabled": "no"}}, ["bf16.enabled = 'no'", "true or false"]),

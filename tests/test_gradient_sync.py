@@ -17,17 +17,20 @@ HOT, COLD = 5 * 3 + 3, 6 * 5 + 5
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_four_steps_of_a_line_by_hand(ranks: RankPool, stage: int) -> None:
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_four_steps_of_a_line_by_hand(ranks: RankPool, stage: int, factor: float) -> None:
     """AdamW with lr 1/2, decay 1/2 (so a step multiplies by 3/4), beta1 1/2, beta2 0 (so the step is m̂ / |g|).
 
     The bias sees gradient 1 in every step: m̂ = 1, and b ← 3/4·b − 1/2. The weight sees x, on two ranks: means 2, 2,
     0, 6, so 2 in the first sync and 3 in the second. First: m = 1, m̂ = 2, w = 3/4 − 1/2·2/2. Second: m = 2,
-    m̂ = 2/(1 − 1/4) = 8/3, w = 3/4·1/4 − 1/2·(8/3)/3.
+    m̂ = 2/(1 − 1/4) = 8/3, w = 3/4·1/4 − 1/2·(8/3)/3. With half the rate for the weight alone, a step multiplies it by
+    7/8: w = 7/8 − 1/4·2/2, then 7/8·5/8 − 1/4·(8/3)/3.
     """
     config = settings(2, zero_optimization={"stage": stage})
+    config["hymotion"]["gradient_sync"]["others_lr_factor"] = factor
     config["optimizer"]["params"] = {"lr": 0.5, "betas": [0.5, 0.0], "eps": 0.0, "weight_decay": 0.5}
     inputs = [[1.0, 2.0, -1.0, 6.0], [3.0, 2.0, 1.0, 6.0]]
-    weights = [1.0, 0.25, 0.25, 0.1875 - 4 / 9]
+    weights = [1.0, 0.25, 0.25, 0.1875 - 4 / 9] if factor == 1 else [1.0, 0.625, 0.625, 0.546875 - 2 / 9]
     biases = [0.25, -0.3125, -0.734375, -1.05078125]
     for after in ranks.run(2, line_job, config, inputs):
         assert [weight for weight, _ in after] == pytest.approx(weights, abs=1e-7)

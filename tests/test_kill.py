@@ -1,4 +1,4 @@
-"""SIGKILL in mid-epoch: a resumed run sees the clips and the losses of an unbroken one."""
+"""SIGKILL at any moment, also inside a save: a resumed run sees the clips and the losses of an unbroken one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 import torch
 
 from ds_hymotion.data.corpus import Corpus
-from ds_hymotion.training.checkpoint import newest_checkpoint
+from ds_hymotion.training.checkpoint import checkpoint_folders, newest_checkpoint
 from tests.corpora import wavy_corpus
 from tests.ranks import RankPool
 from tests.runs import final_weights, logged, run_settings, train
 
-STEPS = 12
+EVERY = 3
+LONGEST_WAIT_S = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +29,18 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return wavy_corpus(tmp_path_factory.mktemp("wavy"), list(range(30, 44)))
 
 
-def train_until_killed(settings: dict[str, Any], corpus: Path, run: Path, step: int) -> None:
-    """Train, or go on training, and kill this process at some moment after ``step`` is logged."""
+def train_until_killed(settings: dict[str, Any], corpus: Path, run: Path, when: str, wait: float) -> None:
+    """Train, or go on training; at the second new step (``when`` = step) or at the next save this process dies."""
+    before = len(lines(run))
+    reached: dict[str, Callable[[], bool]] = {
+        "step": lambda: len(lines(run)) >= before + 2,
+        "save": lambda: any((run / "checkpoints").glob(".partial-*")),
+    }
 
     def kill() -> None:
-        while len(lines(run)) < step:
-            time.sleep(0.002)
-        time.sleep(random.uniform(0, 0.05))
+        while not reached[when]():
+            time.sleep(0.0005)
+        time.sleep(wait)
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
@@ -46,24 +53,33 @@ def lines(run: Path) -> list[str]:
     return path.read_text().splitlines() if path.is_file() else []
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.full)])
-def test_kills_in_mid_epoch(ranks: RankPool, corpus: Corpus, tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
+def test_kills_at_any_moment(ranks: RankPool, corpus: Corpus, tmp_path: Path, kills: int) -> None:
+    """Every third kill falls into a save. Steps enough that the run cannot end before the last kill."""
+    steps = EVERY * (kills + 2)
     settings = run_settings(
-        hymotion__training__max_steps=STEPS,
-        hymotion__training__save_steps=3,
+        hymotion__training__max_steps=steps,
+        hymotion__training__save_steps=EVERY,
         hymotion__gradient_sync={"others_every": 2, "check_steps": 4},
         zero_optimization={"stage": 1},
     )
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     ranks.run(2, train, settings, corpus.folder, whole)
     assert len(set(logged(whole, "clips"))) > 3, "the epochs' steps differ"
-    steps = sorted(random.sample(range(4, STEPS - 2), kills))
-    for step in steps:
+    moments = []
+    for kill in range(kills):
+        when, wait = "save" if kill % 3 == 1 else "step", random.uniform(0, LONGEST_WAIT_S / (1 + kill % 2))
+        moments.append((when, wait))
         with pytest.raises(AssertionError, match="died or hung"):
-            ranks.run(2, train_until_killed, settings, corpus.folder, broken, step)
-        assert newest_checkpoint(broken).name < f"step-{STEPS:08d}"
+            ranks.run(2, train_until_killed, settings, corpus.folder, broken, when, wait)
+        for partial in (broken / "checkpoints").glob(".partial-*"):
+            partial.rename(broken / f"cut-off-{kill}")
+        assert not checkpoint_folders(broken) or newest_checkpoint(broken).name < f"step-{steps:08d}"
+    assert len(lines(broken)) < steps, moments
     ranks.run(2, train, settings, corpus.folder, broken, True)
-    assert logged(broken, "clips") == logged(whole, "clips"), f"killed at {steps}"
-    assert logged(broken) == logged(whole), f"killed at {steps}"
-    a, b = final_weights(whole), final_weights(broken)
-    assert all(torch.equal(a[name], b[name]) for name in a), f"killed at {steps}"
+    assert logged(broken, "clips") == logged(whole, "clips"), moments
+    assert logged(broken) == logged(whole), moments
+    for kind in ("master", "exp_avg", "exp_avg_sq", "ema"):
+        a, b = final_weights(whole, kind), final_weights(broken, kind)
+        assert all(torch.equal(a[name], b[name]) for name in a), (kind, moments)
+    print(f"{kills} kills, {len(list(broken.glob('cut-off-*')))} saves cut off")

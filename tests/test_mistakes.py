@@ -12,7 +12,8 @@ import pytest
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
-from ds_hymotion.parallel.engine import check_with_deepspeed, engine_settings
+from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
+from ds_hymotion.parallel.engine import engine_settings
 from ds_hymotion.parallel.mesh import Mesh
 from tests.commands import run_command, run_here
 from tests.corpora import wavy_corpus
@@ -30,7 +31,6 @@ CASES = [
     ("--data_dir EMPTY", ["corpus.json", "launch/prepare.py"]),
     ("--data_dir=", ["--data_dir is missing"]),
     ("--deepspeed_config none.json", ["none.json", "no such file", "ds_configs/cpu_tiny.json"]),
-    ("--deepspeed_config=", ["--deepspeed_config is missing"]),
     ("--preset huge", ["'huge'", "hy-motion-1.0", "tiny"]),
     ("--preset hy-motion-1.0", ["128 wide per token", "4096", "--encode_text qwen_clip"]),
     ("--max_steps 0", ["max_steps = 0"]),
@@ -39,7 +39,6 @@ CASES = [
     ("--text_encoder qwen", ["text/qwen", "--encode_text hashed or qwen_clip"]),
     ("--learning_rate 1e38", ["optimizer.params.lr = 1e+38", "1e-4"]),
     ("--resume nowhere", ["--resume nowhere", "no checkpoint"]),
-    ("--output_dir=", ["--output_dir is missing"]),
 ]
 
 

@@ -38,7 +38,7 @@ def test_golden_weights_round_trip(shared: Path, tmp_path: Path) -> None:
     assert (checkpoint.epoch, checkpoint.global_step) == (3, 4000)
     again = MotionGenerator(golden_config(numbers))
     report = load_into(again, checkpoint.state, path)
-    assert report.fresh == () and set(report.loaded) == set(raw["model_state_dict"])
+    assert not report.fresh and not report.unused and set(report.loaded) == set(raw["model_state_dict"])
     assert str(report) == f"{len(raw['model_state_dict'])} tensors loaded"
     save_released(tmp_path / "again.ckpt", again, 3, 4000)
     second = load_released(tmp_path / "again.ckpt").state
@@ -58,7 +58,7 @@ def test_files_hold_whole_fp32_tensors(tmp_path: Path) -> None:
     loaded = load_released(tmp_path / "latest.ckpt").state
     assert all(value.dtype == torch.float32 for value in loaded.values())
     assert (tmp_path / "latest.ckpt").stat().st_size < 1.5 * 4 * sum(value.numel() for value in loaded.values())
-    assert load_into(generator, loaded).fresh == ()
+    assert not load_into(generator, loaded).fresh
     assert torch.equal(generator.state_dict()[name], view)
 
 
@@ -68,23 +68,43 @@ def test_old_style_files_load(tmp_path: Path) -> None:
     assert load_released(tmp_path / "old.ckpt").global_step == 2
 
 
-def test_other_channels_keep_fresh_ends() -> None:
+def test_other_channels_keep_fresh_ends_where_that_is_allowed() -> None:
     source, target = small(1), small(2, input_dim=9)
     before = {name: value.clone() for name, value in target.state_dict().items()}
-    report = load_into(target, source.state_dict())
+    with pytest.raises(UserError, match="input_encoder.weight is 24×6 where the network has 24×9.*--allow_fresh"):
+        load_into(target, source.state_dict())
+    assert all(torch.equal(value, before[name]) for name, value in target.state_dict().items())
+    report = load_into(target, source.state_dict(), allow_fresh=True)
     assert set(report.fresh) == {
         "motion_transformer.input_encoder.weight",
-        "motion_transformer.input_encoder.bias",
         "motion_transformer.final_layer.linear.weight",
         "motion_transformer.final_layer.linear.bias",
         "mean",
         "std",
     }
-    assert report.why == "6 channels there, 9 here" and report.why in str(report)
+    assert report.fresh["motion_transformer.input_encoder.weight"] == "24×6 there, 24×9 here"
+    assert str(report).endswith("tensors loaded, 5 fresh")
     for name, value in target.state_dict().items():
         assert torch.equal(value, before[name] if name in report.fresh else source.state_dict()[name]), name
-    with pytest.raises(UserError, match="input_encoder.weight is 24×6 where the network has 24×9"):
-        load_into(target, source.state_dict(), allow_fresh=False)
+
+
+def test_the_table_tells_what_was_loaded_and_why_not() -> None:
+    source, target = small(1), small(2, num_layers=6)
+    state = {**source.state_dict(), "lora.a": torch.zeros(2, 3)}
+    table = load_into(target, state, allow_fresh=True).table()
+    lines = {line.split()[0]: line.split() for line in table.splitlines()}
+    assert lines["part"] == ["part", "loaded", "numbers", "fresh", "unused", "why"]
+    half = sum("double_blocks" in name for name in source.state_dict())
+    numbers = sum(value.numel() for name, value in source.state_dict().items() if "double_blocks" in name)
+    assert lines["double_blocks"] == ["double_blocks", str(half), f"{numbers:,}", str(half), "0", "not", "there"]
+    assert lines["lora"] == ["lora", "0", "0", "0", "1", "not", "in", "this", "network"]
+    assert lines["mean"] == ["mean", "1", "6", "0", "0"]
+    assert sum(int(line[1]) + int(line[3]) for line in list(lines.values())[1:]) == len(target.state_dict())
+
+
+def test_a_file_with_nothing_in_common_is_refused_all_the_same() -> None:
+    with pytest.raises(UserError, match="x: lacks"):
+        load_into(small(), {"a": torch.zeros(1)}, "x", allow_fresh=True)
 
 
 @pytest.mark.parametrize("change", [{"feat_dim": 36}, {"ctxt_input_dim": 7}, {"feat_dim": 36, "input_dim": 9}])
@@ -230,6 +250,6 @@ def test_fine_tuning_from_a_release_with_other_channels_starts_from_fresh_ends(t
     save_released(tmp_path / "latest.ckpt", small(1), 0, 0)
     generator = MotionGenerator(ModelConfig(**{**SMALL.__dict__, "input_dim": 9}))
     initialise(generator, 0, copy_noise=False)
-    load_into(generator, load_released(tmp_path / "latest.ckpt").state)
+    load_into(generator, load_released(tmp_path / "latest.ckpt").state, allow_fresh=True)
     assert not generator.motion_transformer.final_layer.linear.weight.any()
     assert generator.motion_transformer.input_encoder.weight.any()

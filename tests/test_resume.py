@@ -12,7 +12,7 @@ import torch
 
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
-from ds_hymotion.training.checkpoint import checkpoint_folders, damage, newest_checkpoint
+from ds_hymotion.training.checkpoint import checkpoint_folders, damage
 from ds_hymotion.training.weights import load_weights, save_weights
 from tests.corpora import random_weights, wavy_corpus
 from tests.ranks import RankPool
@@ -48,31 +48,6 @@ def test_twenty_and_twenty_steps_are_forty(
     for kind in ("master", "exp_avg", "exp_avg_sq", "ema"):
         a, b = final_weights(whole, kind), final_weights(parts, kind)
         assert all(torch.equal(a[name], b[name]) for name in a), kind
-
-
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
-    settings = run_settings(hymotion__training__save_steps=1, hymotion__training__max_steps=3)
-    ranks.run(1, train, settings, corpus.folder, tmp_path)
-    older, newer = checkpoint_folders(tmp_path)
-    assert (older.name, newer.name) == ("step-00000002", "step-00000003")
-    assert (tmp_path / "checkpoints" / "latest").read_text().strip() == newer.name
-    assert newest_checkpoint(tmp_path) == newer
-
-    path = newer / "exp_avg-00000.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-    assert str(path) in (damage(newer) or "")
-    assert newest_checkpoint(tmp_path) == older
-    (older / "state.json").unlink()
-    with pytest.raises(UserError, match="no intact checkpoint"):
-        newest_checkpoint(tmp_path)
-
-
-def test_a_checkpoint_of_another_size_is_refused(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
-    ranks.run(1, train, run_settings(), corpus.folder, tmp_path)
-    with pytest.raises(AssertionError, match=r"resume with the preset, .* it was made with"):
-        ranks.run(1, train, run_settings(hymotion__model__feat_dim=32), corpus.folder, tmp_path, True)
 
 
 def test_a_resumed_run_keeps_the_statistics_its_weights_were_trained_with(

@@ -42,11 +42,14 @@ def test_positions_relative_to_another_point_are_refused(corpus: Corpus, tmp_pat
 
 
 def test_other_channels_start_fresh_and_without_the_trick_for_networks_from_scratch(
-    corpus: Corpus, tmp_path: Path
+    corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wider = wavy_corpus(tmp_path, [20, 30])
     weights = random_weights(tmp_path / "weights.safetensors", corpus)
-    generator = build(wider, weights)
+    with pytest.raises(UserError, match="another number of channels.*--allow_fresh"):
+        build(wider, weights)
+    generator = build(wider, weights, hymotion__model__allow_fresh=True)
+    assert "input_encoder" in capsys.readouterr().out
     state = generator.state_dict()
     assert state[HEAD].shape[0] == 219 and not state[HEAD].any()
     assert torch.equal(generator.mean, wider.mean)

@@ -16,7 +16,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.tiers import CONFIGS, GIB, TIERS, Tier, choose_tier, on_tiny_network, tier_of
 from ds_hymotion.training.run import TrainingRun
-from ds_hymotion.training.start import run_config
+from ds_hymotion.training.start import configuration
 from tests.commands import run_here
 from tests.corpora import random_weights
 from tests.expert_runs import expert_corpus
@@ -86,7 +86,9 @@ def test_what_changes_with_the_tiny_network() -> None:
     assert not on_tiny_network({"hymotion": long}, None)
     assert not on_tiny_network({"hymotion": long}, "hy-motion-1.0-lite")
     assert not on_tiny_network(read_json(CONFIGS / "cpu_tiny.json"), "tiny")
-    config = run_config(TrainArguments(preset="tiny", text_encoder="other"), str(TIERS[-1].path), 8)
+    config = configuration(
+        TrainArguments(preset="tiny", text_encoder="other", deepspeed_config=str(TIERS[-1].path)), None, 8
+    )
     assert config.hymotion.model.preset == "tiny" and config.hymotion.text.encoder == "other"
 
 
@@ -98,7 +100,8 @@ def weights(corpus: Corpus) -> Path:
 def train_tier(path: str, flags: dict[str, object], corpus: Path, output: Path) -> None:
     """Three steps of a tier's file with the tiny network on the ranks of the current process group."""
     arguments = TrainArguments(preset="tiny", max_steps=3, warmup_steps=0, learning_rate=1e-3, log_steps=1, **flags)  # type: ignore[arg-type]
-    config = run_config(arguments, path, dist.get_world_size())
+    arguments.deepspeed_config = path
+    config = configuration(arguments, None, dist.get_world_size())
     output.mkdir(parents=True, exist_ok=True)
     mesh = Mesh.current(model=config.shape.model, pipe=config.shape.pipe)
     TrainingRun(config, Corpus.open(corpus), output, mesh).train()

@@ -19,6 +19,7 @@ from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.cache_group import CacheGroup
 from ds_hymotion.text.caption_tokens import CaptionTokens
 from ds_hymotion.text.encoder import TextFeatures
+from ds_hymotion.text.null import NullTextEncoder
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
 
 
@@ -110,7 +111,7 @@ class BatchMaker:
         self,
         corpus: Corpus | Mixture,
         samples: Sequence[Sample],
-        text: TextCache | CacheGroup | QwenClipEncoder,
+        text: TextCache | CacheGroup | QwenClipEncoder | NullTextEncoder,
         statistics: tuple[torch.Tensor, torch.Tensor],
         draw_time: Callable[[torch.Generator, int, int], float],
         condition_drop: float,
@@ -140,7 +141,9 @@ class BatchMaker:
 
     def held_out(self, rows: Sequence[Row], padded: int, time: float) -> Batch:
         """An evaluation batch at one fixed time, with noise that no training step draws."""
-        return self._assemble(0, rows, padded, [time] * len(rows), [False] * len(rows), self.seed, "held-out ")
+        return self._assemble(
+            0, rows, padded, [time] * len(rows), [self.condition_drop == 1] * len(rows), self.seed, "held-out "
+        )
 
     def _assemble(
         self,

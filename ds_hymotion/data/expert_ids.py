@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from ds_hymotion.data.corpus import Sample
+from ds_hymotion.data.corpus import ACTION_TYPES_FILE, Corpus, Sample
 from ds_hymotion.errors import UserError
 
 
@@ -38,6 +41,25 @@ def expert_ids(samples: Sequence[Sample], names: Sequence[str], action_of: Calla
             f"{', '.join(names)}"
         )
     return [numbers[(action or "").lower()] for action in actions]
+
+
+def keep_action_types(corpus: Corpus, run: Path) -> None:
+    """Copy a corpus's action types, if it has been sorted, beside a run's weights: prompts find their expert by them.
+
+    Raises:
+        UserError: the copy cannot be written.
+    """
+    source, target = corpus.folder / ACTION_TYPES_FILE, run / ACTION_TYPES_FILE
+    if not source.is_file():
+        return
+    partial = target.with_name("." + target.name)
+    try:
+        shutil.copyfile(source, partial)
+        os.replace(partial, target)
+    except OSError as error:
+        raise UserError(
+            f"{target}: cannot be written ({error.strerror}); make room, or give another --output_dir"
+        ) from None
 
 
 def expert_number(name: str, names: Sequence[str]) -> int:

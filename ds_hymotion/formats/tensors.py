@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -73,6 +74,16 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict
         temporary.chmod(mode)  # safetensors leaves a file that only its owner may read
 
     write_atomically(path, write)
+
+
+def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, shapes and fp32 values, whatever file or order they came in."""
+    total = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name].detach().to("cpu", torch.float32).contiguous()
+        total.update(f"{name} {list(value.shape)}\n".encode())
+        total.update(value.view(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def remove_temporary_files(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,11 +14,10 @@ from torch import Tensor
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.files import replace_file
 from ds_hymotion.model.generator import MotionGenerator
-from ds_hymotion.model.initialisation import own_name
 
 INPUT = "motion_transformer.input_encoder."
 HEAD = "motion_transformer.final_layer.linear."
-CHANNEL_TENSORS = (INPUT + "weight", INPUT + "bias", HEAD + "weight", HEAD + "bias", "mean", "std")
+CHANNEL_TENSORS = (INPUT, HEAD, "mean ", "std ")
 NAMED_TENSORS = 3
 
 
@@ -34,15 +33,52 @@ class ReleasedCheckpoint:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What a load took over (``loaded``), what keeps its fresh value (``fresh``), and why."""
+    """What a load did with every tensor.
+
+    Attributes:
+        loaded: names of tensors that were taken over.
+        fresh: those that keep the values they had, and why.
+        unused: those of the file that the network has no place for, and why.
+        sizes: how many numbers each tensor of the network has.
+    """
 
     loaded: tuple[str, ...]
-    fresh: tuple[str, ...]
-    why: str
+    fresh: Mapping[str, str]
+    unused: Mapping[str, str]
+    sizes: Mapping[str, int]
 
     def __str__(self) -> str:
-        text = f"{len(self.loaded)} tensors loaded"
-        return f"{text}, {len(self.fresh)} fresh ({self.why}): {', '.join(self.fresh)}" if self.fresh else text
+        parts = [f"{len(self.loaded)} tensors loaded"]
+        parts += [f"{len(names)} {kind}" for kind, names in (("fresh", self.fresh), ("unused", self.unused)) if names]
+        return ", ".join(parts)
+
+    def with_fresh(self, reasons: Mapping[str, str]) -> LoadReport:
+        """The same where some of the loaded tensors were the network's own fresh ones, for these reasons."""
+        loaded = tuple(name for name in self.loaded if name not in reasons)
+        return replace(self, loaded=loaded, fresh={**self.fresh, **reasons})
+
+    def table(self) -> str:
+        """A line for every part of the network: how many tensors and numbers were loaded, how many are fresh, why."""
+        rows = [("part", "loaded", "numbers", "fresh", "unused", "why")]
+        parts = dict.fromkeys(map(part_of, [*self.sizes, *self.unused]))
+        for part in parts:
+            loaded = [name for name in self.loaded if part_of(name) == part]
+            fresh = [name for name in self.fresh if part_of(name) == part]
+            unused = [name for name in self.unused if part_of(name) == part]
+            reasons = dict.fromkeys([self.fresh[name] for name in fresh] + [self.unused[name] for name in unused])
+            why = "; ".join([*reasons][:NAMED_TENSORS]) + ("; ..." if len(reasons) > NAMED_TENSORS else "")
+            numbers = sum(self.sizes[name] for name in loaded)
+            rows.append((part, str(len(loaded)), f"{numbers:,}", str(len(fresh)), str(len(unused)), why))
+        widths = [max(len(row[column]) for row in rows) for column in range(5)]
+        return "\n".join(
+            f"{part:<{widths[0]}}  " + "  ".join(f"{x:>{w}}" for x, w in zip(numbers, widths[1:])) + f"  {why}".rstrip()
+            for part, *numbers, why in rows
+        )
+
+
+def part_of(name: str) -> str:
+    """The part of the network that a tensor belongs to, such as ``double_blocks``."""
+    return name.removeprefix("motion_transformer.").partition(".")[0]
 
 
 def load_released(path: str | Path) -> ReleasedCheckpoint:
@@ -105,41 +141,51 @@ def load_into(
     generator: MotionGenerator,
     state: Mapping[str, Tensor],
     source: str | Path = "checkpoint",
-    allow_fresh: bool = True,
+    allow_fresh: bool = False,
 ) -> LoadReport:
     """Copy ``state`` into the generator, cast to its dtypes.
 
-    Where the generator has another number of motion channels and ``allow_fresh``, the tensors that follow that number
-    (input projection, head, mean, std) keep the values they have; everything else is taken over.
-
     Args:
         source: how messages call the state.
+        allow_fresh: let tensors that the state lacks or has in another shape keep the values they have, and leave
+            tensors aside that the network does not know.
 
     Raises:
-        UserError: missing, unknown or otherwise differing tensors, by name and shapes. Nothing was changed then.
+        UserError: missing, unknown or otherwise differing tensors, by name and shapes, or no tensor in common. Nothing
+            was changed then.
     """
     own = generator.state_dict()
-    channels = generator.config.input_dim
-    theirs = state[INPUT + "weight"].shape[-1] if state.get(INPUT + "weight", torch.empty(())).ndim == 2 else channels
-    of_channels = tuple(name for name in own if own_name(name) in CHANNEL_TENSORS)
-    fresh = of_channels if theirs != channels and allow_fresh else ()
-    differing = [
-        f"{name} is {_shape(state[name])} where the network has {_shape(own[name])}"
+    differing = {
+        name: f"{_shape(state[name])} there, {_shape(own[name])} here"
         for name in own
-        if name in state and name not in fresh and state[name].shape != own[name].shape
-    ]
-    missing = [f"{name} {_shape(own[name])}" for name in own if name not in state and name not in fresh]
-    unknown = [f"{name} {_shape(state[name])}" for name in state if name not in own]
-    for problem, tensors in (("differs", differing), ("lacks", missing), ("has unknown", unknown)):
-        if tensors:
+        if name in state and state[name].shape != own[name].shape
+    }
+    missing = {name: "not there" for name in own if name not in state}
+    unknown = {name: "not in this network" for name in state if name not in own}
+    loaded = tuple(name for name in own if name in state and name not in differing)
+    named = {
+        "differs": [f"{name} is {_shape(state[name])} where the network has {_shape(own[name])}" for name in differing],
+        "lacks": [f"{name} {_shape(own[name])}" for name in missing],
+        "has unknown": [f"{name} {_shape(state[name])}" for name in unknown],
+    }
+    for problem, tensors in named.items():
+        if tensors and (not allow_fresh or not loaded):
             raise UserError(
-                f"{source}: {problem} {_list(tensors)}; the network is {_sizes(generator)}: choose the "
-                "preset that this checkpoint was made with"
+                f"{source}: {problem} {_list(tensors)}; the network is {_sizes(generator)}: {_advice(named)}"
             )
-    loaded = tuple(name for name in own if name not in fresh)
     for name in loaded:
         own[name].copy_(state[name])
-    return LoadReport(loaded, fresh, f"{theirs} channels there, {channels} here" if fresh else "")
+    return LoadReport(loaded, {**differing, **missing}, unknown, {name: value.numel() for name, value in own.items()})
+
+
+def _advice(named: Mapping[str, Sequence[str]]) -> str:
+    others = [*named["lacks"], *named["has unknown"]]
+    if not others and all(text.startswith(CHANNEL_TENSORS) for text in named["differs"]):
+        return (
+            "the motions have another number of channels; prepare the corpus with the representation of these weights, "
+            "or start input projection, head, mean and std afresh with --allow_fresh"
+        )
+    return "choose the preset that this checkpoint was made with, or start such tensors afresh with --allow_fresh"
 
 
 def _shape(tensor: Tensor) -> str:

@@ -175,6 +175,11 @@ def build(
     return kind(config, checkpoint_blocks, checkpoint_kinds)
 
 
+def is_state(name: str) -> bool:
+    """Whether a parameter makes or reads states between chunks."""
+    return own_name(name).startswith(STATE_PARTS)
+
+
 def with_states(generator: MotionGenerator, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights of whole motions as weights by time: every chunk's network is a copy, states keep their fresh values.
 

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import copy
-import importlib.util
+import math
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from pydantic import ValidationError
 from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
 
 from ds_hymotion.config import ExpertsSection, RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.plan import Step
-from ds_hymotion.errors import UserError
+from ds_hymotion.deepspeed_keys import offloads
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
+from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
 from ds_hymotion.parallel.exchange import Exchange
 from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owned_experts, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
-from ds_hymotion.parallel.states import ParameterStates
+from ds_hymotion.parallel.partitioned_states import PartitionedStates
+from ds_hymotion.parallel.states import ParameterStates, shape_of
 from ds_hymotion.parallel.tensor import replica_difference
 from ds_hymotion.parallel.traffic import Traffic
 
@@ -38,7 +38,7 @@ PREFIX = "generator."
 
 class DataEngine:
     """All blocks on every rank, batches divided over the data axis, tensors cut over the model axis or whole:
-    DeepSpeed's plain engine with ZeRO 0 to 2.
+    DeepSpeed's plain engine with ZeRO 0 to 3.
 
     Args:
         objective: the network with its loss, equal on all data ranks.
@@ -64,6 +64,8 @@ class DataEngine:
     ) -> None:
         settings = engine_settings(config, mesh)
         check_with_deepspeed(settings, config.name, mesh)
+        falls_back = offloads(settings, "offload_optimizer") and settings["optimizer"]["params"].get("torch_adam")
+        self.notes = [NO_COMPILER] if falls_back else []
         self.mesh = mesh
         named = dict(objective.named_parameters())
         self.parameters = {name.removeprefix(PREFIX): value for name, value in named.items() if value.requires_grad}
@@ -85,11 +87,13 @@ class DataEngine:
         self.moving = MovingGroups(self.engine, self.parameters) if experts.number else None
         self.traffic = Traffic(mesh.data_group, self.expert_share and self.expert_share.holders)
         holder = partial(owner_of, number=experts.number, size=experts.size) if experts.size > 1 else None
-        self.states = ParameterStates(self.engine, self.parameters, mesh, plan, stages, holder)
+        states = PartitionedStates if self.engine.zero_optimization_partition_weights() else ParameterStates
+        self.states = states(self.engine, self.parameters, mesh, plan, stages, holder)
         names = [name for name in self.states.names if name not in groups.always and every > 1]
         self.sync = GradientSync(self.engine, always, deferred, every, self.traffic, names)
         self.accumulation = int(self.engine.gradient_accumulation_steps())
         self.full_rate = float(self.engine.basic_optimizer.param_groups[0]["lr"])
+        self._deferred_factor = config.hymotion.gradient_sync.others_lr_factor
         self._plain_norm = float("nan")
         if deferred or self.moving:
             # Moments of all groups exist from the start: DeepSpeed links them to parameters once, at the first step.
@@ -140,8 +144,12 @@ class DataEngine:
     def put_frozen(self, name: str, whole: torch.Tensor) -> None:
         """Set a weight that is not trained, on the ranks that hold it."""
         if name in self.network_parameters:
-            weight = self.network_parameters[name]
-            weight.copy_(self.states.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
+            self.states.write(self.network_parameters[name], self.states.plan.cut(name, whole, self.mesh.model_rank))
+
+    @property
+    def trained_elements(self) -> int:
+        """Elements of the trained parameters of this stage."""
+        return sum(math.prod(shape_of(parameter)) for parameter in self.parameters.values())
 
     @property
     def called_modules(self) -> tuple[nn.Module, nn.Module]:
@@ -211,8 +219,11 @@ class DataEngine:
 
     def begin_step(self, step: int, rate_factor: float) -> None:
         """Set the learning rate of optimizer step ``step``, and whether the deferred gradients take part in it."""
-        for group in self.engine.basic_optimizer.param_groups:
+        groups = self.engine.basic_optimizer.param_groups
+        for group in groups:
             group["lr"] = self.full_rate * rate_factor
+        if self.sync.deferred:
+            groups[-1]["lr"] *= self._deferred_factor
         self.sync.begin(step)
 
     def _norm_without_zero(self) -> float:
@@ -288,44 +299,6 @@ class DataEngine:
             self.engine.monitor.write_events(events)
 
 
-def check_with_deepspeed(settings: dict[str, Any], name: str, mesh: Mesh) -> None:
-    """Let DeepSpeed parse its part, and try what only the first rank opens: monitors (collective).
-
-    Raises:
-        UserError: on every rank alike, where DeepSpeed would end in a traceback.
-    """
-    from deepspeed.runtime.config import DeepSpeedConfig
-
-    try:
-        DeepSpeedConfig(copy.deepcopy(settings), mesh.mpu)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise UserError(f"{name}: DeepSpeed refuses {key} = {first['input']!r}: {first['msg']}") from None
-    except Exception as error:  # whatever it raises, it is about the JSON
-        raise UserError(f"{name}: DeepSpeed refuses this file: {error}") from None
-    mesh.on_first(lambda: _try_monitors(settings, name))
-
-
-def _try_monitors(settings: dict[str, Any], name: str) -> None:
-    packages = {"tensorboard": "tensorboard", "csv_monitor": "", "wandb": "wandb", "comet": "comet_ml"}
-    for key, package in packages.items():
-        section = settings.get(key, {})
-        if not section.get("enabled"):
-            continue
-        if package and importlib.util.find_spec(package) is None:
-            raise UserError(
-                f"{name}: {key}.enabled = true needs the package {package}; install it with pip install {package}"
-            )
-        if folder := section.get("output_path"):
-            try:
-                Path(folder).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UserError(
-                    f"{name}: {key}.output_path = {folder!r} cannot be made ({error.strerror}); give a writable folder"
-                ) from None
-
-
 def _builds_fused_adam(device: torch.device) -> bool:
     """Whether DeepSpeed's own Adam, which compiles at first use, can be had: it needs a GPU and nvcc."""
     return device.type == "cuda" and CUDA_HOME is not None
@@ -335,10 +308,11 @@ def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
     """What DeepSpeed is given: the JSON without our section, with what a CPU and an optimizer of torch's own need."""
     settings = {**config.deepspeed, "steps_per_print": None}
     optimizer = {**settings["optimizer"], "params": dict(settings["optimizer"]["params"])}
-    offload = isinstance(settings.get("zero_optimization"), dict) and settings["zero_optimization"].get(
-        "offload_optimizer"
-    )
-    if optimizer["type"] in ("Adam", "AdamW") and not offload and not _builds_fused_adam(mesh.device):
+    offload = offloads(settings, "offload_optimizer")
+    if offload:
+        settings.setdefault("zero_force_ds_cpu_optimizer", False)
+    builds = compiles() if offload else _builds_fused_adam(mesh.device)
+    if optimizer["type"] in ("Adam", "AdamW") and not builds:
         optimizer["params"]["torch_adam"] = True
     settings["optimizer"] = optimizer
     if optimizer["type"] == "SGD":

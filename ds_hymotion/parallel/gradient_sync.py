@@ -11,6 +11,7 @@ library's classes. Written for DeepSpeed 0.19; the tests compare every mode with
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.parallel.states import shape_of
 from ds_hymotion.parallel.traffic import GRADIENTS, WEIGHTS, Traffic
 
 # What each optimizer walks through group by group, in reduce, step, zero_grad and all-gather.
@@ -203,7 +205,7 @@ def _shortened(owner: Any, names: tuple[str, ...]) -> Iterator[None]:
 
 
 def _elements(parameters: Mapping[str, torch.nn.Parameter]) -> int:
-    return sum(parameter.numel() for parameter in parameters.values())
+    return sum(math.prod(shape_of(parameter)) for parameter in parameters.values())
 
 
 def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:

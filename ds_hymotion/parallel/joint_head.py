@@ -23,12 +23,14 @@ class JointHead(nn.Module):
 
     Args:
         weight: [own, C], the rows of this rank's channels.
-        bias: [own].
+        bias: [own], or None.
         channels: the channels of every rank.
         group: the model axis' process group.
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, channels: Sequence[Sequence[int]], group: Any) -> None:
+    def __init__(
+        self, weight: nn.Parameter, bias: nn.Parameter | None, channels: Sequence[Sequence[int]], group: Any
+    ) -> None:
         super().__init__()
         self.weight, self.bias, self.group = weight, bias, group
         self.widths = [len(part) for part in channels]
@@ -44,18 +46,19 @@ class JointHead(nn.Module):
 
 class _HeadProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, widths: list[int], group: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, widths: list[int], group: Any) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.widths, ctx.group = widths, group
         return F.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None, None]:
         x, weight = ctx.saved_tensors
         rows = gradient.flatten(0, -2)
         whole = gather_last(torch.cat([rows, weight.T]), ctx.widths, ctx.group)
         of_x = whole[: len(rows)] @ whole[len(rows) :].T
-        return of_x.view_as(x), rows.T @ x.flatten(0, -2), rows.sum(0), None, None
+        of_bias = rows.sum(0) if ctx.needs_input_grad[2] else None
+        return of_x.view_as(x), rows.T @ x.flatten(0, -2), of_bias, None, None
 
 
 @contextmanager

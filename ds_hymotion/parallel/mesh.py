@@ -34,6 +34,11 @@ def quiet_cpu_setup() -> None:
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
+def runs_on_gpu() -> bool:
+    """Whether ranks compute on CUDA devices: there are some, and ``DS_ACCELERATOR`` does not say otherwise."""
+    return torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda"
+
+
 @dataclass(frozen=True)
 class Mesh:
     """This rank's place. Batches are divided and gradients averaged over ``data``; tensors are cut over ``model``."""
@@ -57,7 +62,7 @@ class Mesh:
             os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
             os.environ["MASTER_PORT"] = str(free_port())
         backend, device = "gloo", torch.device("cpu")
-        if torch.cuda.is_available() and os.environ.get("DS_ACCELERATOR", "cuda") == "cuda":
+        if runs_on_gpu():
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(device)
             backend = "nccl"

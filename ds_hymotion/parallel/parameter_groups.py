@@ -34,15 +34,15 @@ class SyncGroups:
     """Parameter names, in the network's order: averaged every step, every few steps, never."""
 
     always: tuple[str, ...]
-    deferred: tuple[str, ...]
-    frozen: tuple[str, ...]
+    deferred: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
 
 
 def members(words: Sequence[str], names: Iterable[str], key: str) -> set[str]:
     """The names that any of ``words`` means: a group of GROUPS, or a pattern such as ``*.double_blocks.0.*``.
 
     Raises:
-        UserError: a word means no parameter; ``key`` is the JSON key it came from.
+        UserError: a word means no parameter; ``key`` is the JSON key, inside ``hymotion``, that it came from.
     """
     names = list(names)
     found: set[str] = set()
@@ -53,7 +53,7 @@ def members(words: Sequence[str], names: Iterable[str], key: str) -> set[str]:
         hits += [name for name in names if fnmatchcase(name, word)]
         if not hits:
             raise UserError(
-                f"hymotion.gradient_sync.{key}: {word!r} means no parameter; use {', '.join(GROUPS)}, "
+                f"hymotion.{key}: {word!r} means no parameter; use {', '.join(GROUPS)}, "
                 "or a pattern of released names such as *.double_blocks.0.*"
             )
         found.update(hits)
@@ -66,8 +66,8 @@ def sync_groups(section: GradientSyncSection, names: Sequence[str]) -> SyncGroup
     Raises:
         UserError: a group or pattern means no parameter, or nothing is left to train.
     """
-    frozen = members(section.frozen, names, "frozen")
-    chosen = members(section.always, names, "always")
+    frozen = members(section.frozen, names, "gradient_sync.frozen")
+    chosen = members(section.always, names, "gradient_sync.always")
     if section.others_every == 1:
         chosen = set(names)
     always = tuple(name for name in names if name in chosen - frozen)

@@ -9,15 +9,17 @@ from collections.abc import Callable
 import torch
 from deepspeed.runtime.pipe.module import PipelineModule
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
-from torch import Tensor
+from torch import Tensor, nn
 
 from ds_hymotion.flow.objective import FlowObjective, Targets
 from ds_hymotion.model.blocks import Stream
 from ds_hymotion.model.experts import ExpertGenerator
 from ds_hymotion.model.generator import GeneratorInputs, MotionGenerator, drop_condition
 from ds_hymotion.model.geometry import Geometry
+from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.stages import StagePlan
+from ds_hymotion.parallel.tensor import mark
 from ds_hymotion.parallel.wire import Wire
 
 
@@ -41,6 +43,8 @@ class StageModule(PipelineModule):
         mesh: this rank's place.
 
     Attributes:
+        anchor: [1] a trained zero on a stage that trains nothing else, as where adapters are elsewhere: its optimizer
+            needs a parameter, the engine's backward pass and its norms a gradient. None on other stages.
         parts: [C + 2] loss parts summed over the micro-batches since :meth:`begin`; None before the first one and on
             every stage but the last.
     """
@@ -68,6 +72,10 @@ class StageModule(PipelineModule):
     def _build(self) -> None:
         """Take in the objective, which has the layers inside: DeepSpeed has none to build."""
         self.objective = self._given.pop()
+        self.anchor: nn.Parameter | None = None
+        if not any(parameter.requires_grad for parameter in self.objective.parameters()):
+            self.anchor = nn.Parameter(torch.zeros(1))
+            mark([("anchor", self.anchor)], CutPlan(), self._topo.get_coord(self.global_rank).model)
         for parameter in self.parameters():
             parameter.ds_pipe_replicated = False
 
@@ -114,6 +122,8 @@ class StageModule(PipelineModule):
             geometry = Geometry.build(frames, tokens, lengths, text_lengths, config, lengths.device)
         for index, block in self._blocks:
             stream = network.run_block(index, block, stream, geometry)
+        if self.anchor is not None:
+            stream = stream._replace(motion=stream.motion + 0.0 * self.anchor)
         return stream, geometry, lengths, text_lengths, expert
 
     def measure(self, outputs: tuple[Tensor, Tensor], labels: tuple[Tensor, ...]) -> Tensor:

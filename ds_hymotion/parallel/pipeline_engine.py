@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +52,10 @@ class PipelineFace(StagedFace):
         self.reads_batches = self.engine.is_first_stage() or self.engine.is_last_stage()
         self.in_flight = min(stages.stages - mesh.pipe_rank, self.accumulation)
         self.stage_table = describe_stages(stages, self.accumulation)
+
+    def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
+        anchor = self.module.anchor
+        return super()._initialize(objective, settings, parameters if anchor is None else [{"params": [anchor]}])
 
     @property
     def generator(self) -> StagedGenerator:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ds_hymotion.parallel.cpu_adam import replay_steps
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.experts import EXPERT
 from ds_hymotion.parallel.mesh import Mesh
@@ -59,7 +60,7 @@ class ParameterStates:
         self.parameters = parameters
         self.mesh = mesh
         self.plan = plan or CutPlan()
-        self._stages = stages or {name: (0, tuple(value.shape)) for name, value in parameters.items()}
+        self._stages = stages or {name: (0, shape_of(value)) for name, value in parameters.items()}
         self.holder = holder or (lambda name: 0)
         self.names = list(self._stages)
         self.partitioned = bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
@@ -156,8 +157,12 @@ class ParameterStates:
     @torch.no_grad()
     def put_weight(self, name: str, whole: torch.Tensor) -> None:
         """Set the weight the network computes with, in its own precision; needed on every rank that holds it."""
-        weight = self.parameters[name].data
-        weight.copy_(self.plan.cut(name, whole, self.mesh.model_rank).to(weight.device, weight.dtype))
+        self.write(self.parameters[name], self.plan.cut(name, whole, self.mesh.model_rank))
+
+    @torch.no_grad()
+    def write(self, parameter: torch.nn.Parameter, part: torch.Tensor) -> None:
+        """Copy this rank's ``part`` into a parameter, trained or not."""
+        parameter.data.copy_(part.to(parameter.device, parameter.dtype))
 
     @property
     def steps(self) -> list[int]:
@@ -205,6 +210,7 @@ class ParameterStates:
                     state["step"].fill_(step)
                 elif "step" in state:
                     state["step"] = step
+        replay_steps(base)
         if hasattr(self.engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
             self.engine.optimizer._lazy_init_hp_params_optimizer_state()
 
@@ -215,6 +221,11 @@ class ParameterStates:
     def _flat_parameters(self) -> Iterator[torch.Tensor]:
         for group in self._base.param_groups:
             yield from group["params"]
+
+
+def shape_of(parameter: torch.Tensor) -> tuple[int, ...]:
+    """A parameter's shape before ZeRO-3 divided it, which leaves an empty tensor in its place."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _mapping(parameter: torch.nn.Parameter) -> Any:

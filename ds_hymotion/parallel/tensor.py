@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ds_hymotion.errors import UserError
+from ds_hymotion.model.adapters import ADAPTER, A, B, is_adapted
 from ds_hymotion.model.blocks import SingleBlock
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
@@ -97,7 +98,7 @@ def plan_cuts(network: nn.Module, config: ModelConfig, channels: Sequence[Sequen
     size = len(channels)
     check_size(config, size)
     cuts: dict[str, Cut] = {}
-    for name, _ in network.named_modules():
+    for name, module in network.named_modules():
         rule = rule_of(name)
         if size == 1 or rule is None or rule.style in ("heads", "condition"):
             continue
@@ -106,14 +107,17 @@ def plan_cuts(network: nn.Module, config: ModelConfig, channels: Sequence[Sequen
         else:
             segments = rule.segments(config.feat_dim, config.mlp_dim)
             cut = SegmentCut(1 if rule.style == "row" else 0, segments, size)
-        cuts[f"{name}.weight"] = cut
+        base = f"{name}.base_layer" if is_adapted(module) else name
+        cuts[f"{base}.weight"] = cut
         if rule.style != "row":
-            cuts[f"{name}.bias"] = cut
+            cuts[f"{base}.bias"] = cut
+        if is_adapted(module):
+            cuts[name + (A if rule.style == "row" else B)] = cut
     return CutPlan(size, cuts)
 
 
 def cut_network(network: nn.Module, plan: CutPlan, rank: int, group: Any) -> None:
-    """Replace a plain network's modules in place by this rank's parts; names of tensors stay.
+    """Replace a plain network's modules in place by this rank's parts, adapters included; names of tensors stay.
 
     Args:
         network: what the plan was made for, with its weights loaded.
@@ -132,6 +136,10 @@ def cut_network(network: nn.Module, plan: CutPlan, rank: int, group: Any) -> Non
             continue
         if rule.style == "condition":
             module.register_forward_hook(lambda _module, _inputs, output: copy_to_parts(output, group))
+            continue
+        if is_adapted(module):
+            module.base_layer = _replacement(f"{name}.base_layer", module.base_layer, rule, plan, rank, group)
+            _cut_adapter(name, module, rule, plan, rank, group)
             continue
         parent, _, child = name.rpartition(".")
         setattr(network.get_submodule(parent), child, _replacement(name, module, rule, plan, rank, group))
@@ -168,7 +176,7 @@ def head_of(generator: MotionGenerator) -> nn.Module:
 class ColumnLinear(nn.Module):
     """Whole input, this rank's outputs."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, group: Any) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, group: Any) -> None:
         super().__init__()
         self.weight, self.bias, self.group = weight, bias, group
 
@@ -179,12 +187,13 @@ class ColumnLinear(nn.Module):
 class RowLinear(nn.Module):
     """This rank's inputs, whole output; the bias is added once, after the sum."""
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, group: Any) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, group: Any) -> None:
         super().__init__()
         self.weight, self.bias, self.group = weight, bias, group
 
     def forward(self, x: Tensor) -> Tensor:
-        return sum_of_parts(F.linear(x, self.weight), self.group) + self.bias
+        whole = sum_of_parts(F.linear(x, self.weight), self.group)
+        return whole if self.bias is None else whole + self.bias
 
 
 class JoinedLinear(nn.Module):
@@ -193,13 +202,27 @@ class JoinedLinear(nn.Module):
     The gradient of its input stays partial; the encoders of the condition sum it once for all modulations.
     """
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter, size: int, group: Any) -> None:
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, size: int, group: Any) -> None:
         super().__init__()
         self.weight, self.bias, self.group = weight, bias, group
         self.widths = [weight.shape[0]] * size
 
     def forward(self, x: Tensor) -> Tensor:
         return join_parts(F.linear(x, self.weight, self.bias), self.widths, self.group)
+
+
+class SharedLinear(nn.Module):
+    """Whole input, whole weight, an output of which every rank uses a slice: the weight's partial gradients are summed.
+
+    The gradient of its input stays partial, as :class:`JoinedLinear`'s does.
+    """
+
+    def __init__(self, weight: nn.Parameter, group: Any) -> None:
+        super().__init__()
+        self.weight, self.group = weight, group
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, copy_to_parts(self.weight, self.group))
 
 
 class HeadsRMSNorm(RMSNorm):
@@ -244,3 +267,28 @@ def _replacement(name: str, module: nn.Module, rule: Rule, plan: CutPlan, rank: 
         return JoinedLinear(weight, bias, plan.size, group)
     cut = plan.cuts[f"{name}.weight"]
     return JointHead(weight, bias, [cut.index(other).tolist() for other in range(plan.size)], group)
+
+
+def _cut_adapter(name: str, layer: nn.Module, rule: Rule, plan: CutPlan, rank: int, group: Any) -> None:
+    """Cut B as the layer's rows or A as its columns, segment by segment; the other one stays whole on every rank.
+
+    What lies between them, [..., rank], is whole on every rank, so that the whole one's gradient is whole, too.
+    """
+    down, up = layer.lora_A, layer.lora_B
+    assert isinstance(down, nn.ModuleDict) and isinstance(up, nn.ModuleDict)
+    weights = {A: down[ADAPTER].weight, B: up[ADAPTER].weight}
+    kind = A if rule.style == "row" else B
+    whole = weights[kind]
+    shared = weights[A]
+    assert isinstance(whole, nn.Parameter) and isinstance(shared, nn.Parameter)
+    part = nn.Parameter(plan.cut(name + kind, whole.detach(), rank), requires_grad=whole.requires_grad)
+    if rule.style == "row":
+        down[ADAPTER] = RowLinear(part, None, group)
+    elif rule.style == "column":
+        up[ADAPTER] = ColumnLinear(part, None, group)
+    elif rule.style == "joined":
+        up[ADAPTER] = JoinedLinear(part, None, plan.size, group)
+        down[ADAPTER] = SharedLinear(shared, group)
+    else:
+        joints = plan.cuts[name + kind]
+        up[ADAPTER] = JointHead(part, None, [joints.index(other).tolist() for other in range(plan.size)], group)

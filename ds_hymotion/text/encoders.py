@@ -5,6 +5,7 @@ from __future__ import annotations
 from ds_hymotion.errors import UserError
 from ds_hymotion.text.encoder import TextEncoder
 from ds_hymotion.text.hashed import HashedTextEncoder
+from ds_hymotion.text.null import NullTextEncoder
 from ds_hymotion.text.sources import EncoderSources
 
 ENCODERS = ("hashed", "qwen_clip")
@@ -29,4 +30,6 @@ def text_encoder(
         from ds_hymotion.text.qwen_clip import QwenClipEncoder  # transformers takes seconds to import
 
         return QwenClipEncoder(sources or EncoderSources())
+    if name == NullTextEncoder.name:  # of networks trained without captions; no corpus is encoded with it
+        return NullTextEncoder(token_dim, pooled_dim)
     raise UserError(f"text encoder {name!r} is not one of {', '.join(ENCODERS)}")

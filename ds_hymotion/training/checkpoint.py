@@ -30,14 +30,19 @@ from ds_hymotion.training.checkpoint_folder import (
     newest_checkpoint,
     read_kind,
     read_state,
+    step_of,
 )
 from ds_hymotion.training.ema import WeightAverage
 
 __all__ = ["EMA", "FIXED", "MASTER", "Checkpoint", "checkpoint_folders", "damage", "newest_checkpoint", "read_kind"]
-__all__ += ["read_state"]
+__all__ += ["NoRoom", "read_state"]
 
 EMA = "ema"
 FIXED = "fixed"
+
+
+class NoRoom(UserError):
+    """The disk has no room for a checkpoint; nothing was written, and earlier checkpoints are untouched."""
 
 
 class Checkpoint:
@@ -51,6 +56,7 @@ class Checkpoint:
         fixed: tensors of the released format that are not trained (statistics, special features).
         mesh: this rank's place.
         keep_last: older checkpoints are removed, and those of later steps, which the run has left behind.
+        keep_every: but older ones of steps that are multiples of this stay; 0 = none.
 
     Attributes:
         seconds: what the last save took, on the first rank; all ranks hold the same number.
@@ -65,6 +71,7 @@ class Checkpoint:
         fixed: dict[str, Tensor],
         mesh: Mesh,
         keep_last: int,
+        keep_every: int = 0,
     ) -> None:
         self.run = run
         self.states = states
@@ -73,18 +80,23 @@ class Checkpoint:
         self.fixed = fixed
         self.mesh = mesh
         self.keep_last = keep_last
+        self.keep_every = keep_every
         self.seconds = 0.0
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         """Write the checkpoint of ``step`` (collective).
 
         Raises:
+            NoRoom: it does not fit the disk, on every rank alike; nothing was gathered or written.
             UserError: the first rank could not write, on every rank alike.
         """
         started = time.monotonic()
         folder = self.run / "checkpoints" / f"step-{step:08d}"
         writer = FolderWriter(folder, self.mesh.is_first)
-        writer.attempt(lambda: writer.begin(self._bytes()))
+        expected = self._bytes()
+        writer.attempt(lambda: writer.begin(expected))
+        if short := self.mesh.agree(writer.no_room):
+            raise NoRoom(f"{folder}: not saved: {short}; earlier checkpoints are untouched")
         sources: dict[str, Any] = {kind: self.states.pieces(kind) for kind in self.states.kinds()}
         if self.average:
             sources[EMA] = self.average.pieces()
@@ -117,7 +129,9 @@ class Checkpoint:
             raise UserError(f"{folder}: not saved: {problem}; earlier checkpoints are untouched")
         if self.mesh.is_first:
             folders = checkpoint_folders(self.run)
-            kept = [path for path in folders if path.name <= folder.name][-self.keep_last :]
+            past = [path for path in folders if path.name <= folder.name]
+            every = self.keep_every
+            kept = past[-self.keep_last :] + [path for path in past if every and step_of(path) % every == 0]
             for path in folders:
                 if path not in kept:
                     shutil.rmtree(path, ignore_errors=True)
@@ -141,7 +155,7 @@ class Checkpoint:
             raise UserError(
                 f"{folder}: {name} is {state['shapes'].get(name)} in the checkpoint and {own.get(name)} in this run "
                 f"({len(different)} tensors differ); resume with the preset, the corpus's "
-                "representation and the hymotion.gradient_sync.frozen it was made with"
+                "representation, the hymotion.gradient_sync.frozen and the hymotion.lora it was made with"
             )
         shared = optimizer_steps(folder, state, self.sync)
         self.states.prepare(self.states.group_steps(shared, state.get("expert_steps", {})))
@@ -171,7 +185,8 @@ class Checkpoint:
         kinds = len(self.states.kinds()) + bool(self.average)
         whole = {name: math.prod(shape) for name, shape in self._shapes().items()}
         deferred = sum(whole[name] for name in self.sync.names) if self.sync.held else 0
-        return 4 * (kinds * sum(whole.values()) + self.mesh.data_size * deferred)
+        fixed = sum(value.numel() for value in self.fixed.values())
+        return 4 * (kinds * sum(whole.values()) + self.mesh.data_size * deferred + fixed)
 
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(self.states.whole_shape(name)) for name in self.states.names}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from ds_hymotion.formats.tensors import save_tensors
 
 VERSION = 1
 CHUNK_BYTES = 1 << 30
+RESERVE = 1 << 20  # headers, lists of shapes, the manifest
 FOLDER = re.compile(r"step-(\d{8})")
 
 
@@ -34,16 +36,23 @@ def checkpoint_folders(run: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if FOLDER.fullmatch(path.name) and path.is_dir())
 
 
+def step_of(folder: Path) -> int:
+    """The step that a checkpoint's folder is named by."""
+    return int(folder.name.removeprefix("step-"))
+
+
 def newest_checkpoint(run: Path) -> Path:
-    """The newest intact checkpoint of a run, which ``latest`` names unless it was damaged since.
+    """The newest intact checkpoint of a run: what ``latest`` names, or, with a warning, one before a damaged one.
 
     Raises:
         UserError: the run has none.
     """
-    problems = []
+    problems: list[str] = []
     for folder in reversed(checkpoint_folders(run)):
         problem = damage(folder)
         if problem is None:
+            if problems:
+                logging.warning("%s; the newest intact checkpoint is %s", "; ".join(problems), folder)
             return folder
         problems.append(problem)
     found = f" ({'; '.join(problems)})" if problems else ""
@@ -98,13 +107,19 @@ def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> 
 
 
 class FolderWriter:
-    """The first rank's part of a save: a failure is kept until all ranks can hear of it."""
+    """The first rank's part of a save: a failure is kept until all ranks can hear of it.
+
+    Attributes:
+        problem: what went wrong; empty if nothing did.
+        no_room: the same where the disk is too full to begin.
+    """
 
     def __init__(self, folder: Path, active: bool) -> None:
         self.folder = folder
         self.partial = folder.with_name(".partial-" + folder.name)
         self.active = active
         self.problem = ""
+        self.no_room = ""
         self._pending: dict[str, torch.Tensor] = {}
         self._kind = ""
         self._files: dict[str, dict[str, Any]] = {}
@@ -123,8 +138,10 @@ class FolderWriter:
         for stale in self.partial.parent.glob(".partial-*"):
             shutil.rmtree(stale, ignore_errors=True)
         free = shutil.disk_usage(self.partial.parent).free
-        if free < expected * 1.02:
-            raise OSError(f"{free / 2**30:.2f} GiB free, {expected / 2**30:.2f} GiB needed")
+        needed = expected + expected // 50 + RESERVE
+        if free < needed:
+            self.no_room = f"{needed:,} bytes needed, {free:,} bytes free on its disk"
+            raise OSError(self.no_room)
         self.partial.mkdir()
 
     def add(self, kind: str, name: str, whole: torch.Tensor) -> None:

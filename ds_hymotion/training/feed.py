@@ -19,10 +19,10 @@ from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.text.cache_group import CacheGroup
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.training.evaluation import Evaluation
 from ds_hymotion.training.plan import expert_plan, run_planner
+from ds_hymotion.training.text import TextSource
 
 
 class Feed:
@@ -39,6 +39,7 @@ class Feed:
     Attributes:
         planner, maker: which clips a step has, and their tensors.
         evaluation: the evaluation, if the run has one.
+        evaluates_training_clips: whether those are training clips.
         unreadable: the clips that this rank could not read so far, with the reason.
 
     Raises:
@@ -49,7 +50,7 @@ class Feed:
         self,
         config: RunConfig,
         mixture: Mixture,
-        text: TextCache | CacheGroup | QwenClipEncoder,
+        text: TextSource,
         network: ModelConfig,
         statistics: tuple[Tensor, Tensor],
         mesh: Mesh,
@@ -68,6 +69,8 @@ class Feed:
             )
         self.planner = run_planner(config, mixture)
         self.maker = self._maker(mixture.samples)
+        self.notes: list[str] = []
+        self.evaluates_training_clips = False
         self.evaluation = self._evaluation()
         self.unreadable: dict[str, str] = {}
 
@@ -97,6 +100,10 @@ class Feed:
         if not settings.eval_steps:
             return None
         samples = main.samples if settings.split == "train" else main.corpus.split(settings.split)
+        if not samples and "split" not in settings.model_fields_set:
+            self.notes.append(f"{main.corpus.folder} has no val split: evaluating on training clips with other noise")
+            samples = main.samples
+        self.evaluates_training_clips = samples is main.samples
         if not samples:
             raise UserError(
                 f"{main.corpus.folder}: no clip in the {settings.split} split to evaluate on; set "
@@ -142,6 +149,7 @@ class Feed:
         tables = [self.planner.buckets.table(self.planner.steps_per_bucket())]
         if len(self.mixture.parts) > 1 or self.settings.data.repeats > 1:
             tables.insert(0, self.mixture.table(self.planner))
+        tables.extend(self.notes)
         layout, mean = self.planner.layout, self.planner.clips_per_step
         asked = layout.ranks * layout.accumulation * layout.clips
         if mean < asked / 2:

@@ -82,7 +82,8 @@ class MemoryWatch:
         sizes = {True: 0, False: 0}
         weights = {True: 0, False: 0}
         for name, parameter in self.engine.objective.generator.named_parameters():
-            weights[own_name(name).startswith(HEAD)] += parameter.numel() * parameter.element_size()
+            held = getattr(parameter, "ds_tensor", parameter)
+            weights[own_name(name).startswith(HEAD)] += held.numel() * held.element_size()
         kinds = [kind for kind in states.kinds() if kind != MASTER or states.partitioned]
         for fragment in states.fragments():
             copies = len(kinds) + bool(self.average)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,8 +16,8 @@ from ds_hymotion.model.experts import with_experts
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.initialisation import initialise
 from ds_hymotion.model.presets import preset
-from ds_hymotion.model.released import load_into, load_released
-from ds_hymotion.model.temporal import build, with_states
+from ds_hymotion.model.released import load_into
+from ds_hymotion.model.temporal import build, is_state, with_states
 from ds_hymotion.motion.representation import HyMotion201
 from ds_hymotion.motion.skeleton import smpl24
 from ds_hymotion.parallel.cuts import CutPlan
@@ -30,7 +29,7 @@ from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
-from ds_hymotion.training.weights import load_weights, run_weights
+from ds_hymotion.training.weights import read_weights
 
 OVERRIDES = [
     "feat_dim",
@@ -45,6 +44,7 @@ OVERRIDES = [
 
 
 USUAL_EXPERT_BLOCKS = 4
+WITHOUT_STATES = "weights of whole motions have no states"
 TYPICAL_TOKENS = 32  # a caption of some twenty words in its chat template
 
 
@@ -110,7 +110,7 @@ def build_generator(
     held: Callable[[str], bool] | None = None,
     resumed: bool = False,
 ) -> MotionGenerator:
-    """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds, unless a checkpoint follows.
+    """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds, unless a checkpoint of it follows.
 
     A fresh network takes the corpus's mean and std; one that starts from weights of the same representation keeps
     theirs, which its weights were trained with. ``copy_noise`` is for networks trained from scratch: beside loaded
@@ -134,11 +134,13 @@ def build_generator(
     with torch.no_grad():
         generator.mean.copy_(corpus.mean)
         generator.std.copy_(corpus.std)
-    if settings.model.init_from and not resumed:
-        state = with_states(generator, read_weights(settings.model.init_from))
+    if settings.model.init_from and (settings.lora or not resumed):
+        source = read_weights(settings.model.init_from)
+        state = with_states(generator, source)
         state = with_experts(generator, state, settings.experts.noise, settings.training.seed)
-        report = load_into(generator, state, source=settings.model.init_from)
-        announce(f"{settings.model.init_from}: {report}")
+        report = load_into(generator, state, settings.model.init_from, settings.model.allow_fresh)
+        report = report.with_fresh({name: WITHOUT_STATES for name in state if is_state(name) and name not in source})
+        announce(f"{settings.model.init_from}: {report}\n{report.table()}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
 
@@ -223,17 +225,3 @@ def build_engine(
     from ds_hymotion.parallel.pipeline_engine import PipelineFace
 
     return PipelineFace(objective, config, mesh, groups, stages, plan, parts)
-
-
-def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """Whole tensors by released name from a run folder, a safetensors export, a ``latest.ckpt`` or its folder.
-
-    Raises:
-        UserError: nothing there that can be read.
-    """
-    path = Path(path)
-    if path.is_dir() and not (path / "latest.ckpt").is_file():
-        return run_weights(path)[0]
-    if path.suffix == ".safetensors":
-        return load_weights(path)[0]
-    return load_released(path / "latest.ckpt" if path.is_dir() else path).state

@@ -12,6 +12,7 @@ import torch
 from ds_hymotion.config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.expert_ids import keep_action_types
 from ds_hymotion.data.fingerprint import difference, fingerprint
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Position, Step
@@ -23,8 +24,17 @@ from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
-from ds_hymotion.parallel.parameter_groups import sync_groups
-from ds_hymotion.training.checkpoint import FIXED, MASTER, Checkpoint, newest_checkpoint, read_kind, restore_fixed
+from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
+from ds_hymotion.training.adapters import adapt, require_same_adapters
+from ds_hymotion.training.checkpoint import (
+    FIXED,
+    MASTER,
+    Checkpoint,
+    NoRoom,
+    newest_checkpoint,
+    read_kind,
+    restore_fixed,
+)
 from ds_hymotion.training.ema import WeightAverage
 from ds_hymotion.training.expert_log import ExpertLog
 from ds_hymotion.training.export import export_weights
@@ -39,14 +49,18 @@ from ds_hymotion.training.network import (
     network_config,
     stage_plan,
 )
+from ds_hymotion.training.nonfinite import finite_step, require_finite
+from ds_hymotion.training.save_requests import SaveRequests
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
 from ds_hymotion.training.slow_rows import SlowRows
 from ds_hymotion.training.text import require_same_text, text_provenance, text_source, text_tower
 from ds_hymotion.training.values import StepValues
+from ds_hymotion.training.watchdog import Watchdog
 from ds_hymotion.training.weights import Provenance
 
 LONGEST_SAVE_S = 25.0
+VOTES = 3  # to stop, to save, to save and quit
 
 
 class TrainingRun:
@@ -91,11 +105,12 @@ class TrainingRun:
         generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
+        self.lora = adapt(generator, self.settings, held, mesh) if self.settings.lora else {}
         statistics = generator.mean.clone(), generator.std.clone()
         self.feed = Feed(config, self.mixture, self.text, self.model_config, statistics, mesh)
         self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
-        names = [name for name, _ in generator.named_parameters()]
-        self.sync_groups = sync_groups(self.settings.gradient_sync, names)
+        names = tuple(name for name, parameter in generator.named_parameters() if parameter.requires_grad)
+        self.sync_groups = SyncGroups(names) if self.lora else sync_groups(self.settings.gradient_sync, names)
         for name in self.sync_groups.frozen:
             parameter = generator.get_parameter(name).requires_grad_(False)
             here = torch.empty(0) if parameter.is_meta else parameter.detach().to(mesh.device, copy=True)
@@ -121,7 +136,9 @@ class TrainingRun:
             self.untrained,
             mesh,
             self.settings.training.keep_last,
+            self.settings.training.keep_every,
         )
+        self.watchdog = Watchdog(self.engine, self.settings.watchdog_s)
         self.step = 0
         self.position = Position()
         if checkpoint:
@@ -143,6 +160,8 @@ class TrainingRun:
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
         require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
+        base = self.settings.model.init_from or ""
+        require_same_adapters(state["provenance"].get("lora", {}), self.lora, base, checkpoint)
         self.step = int(state["step"])
         self.position = Position.from_state(state["position"])
         self._require_same_data(state, checkpoint)
@@ -176,28 +195,27 @@ class TrainingRun:
         training = self.settings.training
         log = RunLog(self.output, self.engine, self.step, training.max_steps)
         self._introduce(log)
-        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic:
+        self.watchdog.step = self.step
+        requests = SaveRequests(self.output, self.mesh.is_first)
+        with StopRequest() as stop, ThreadPoolExecutor(1) as prefetcher, self.engine.traffic, self.watchdog:
             left = training.max_steps - self.step
             for step, batches in self.feed.batches(self.position, left, self.engine.reads_batches, prefetcher):
-                parts = self._train_step(step, batches, stop, log)
+                votes = self._train_step(step, batches, stop, requests, log)
                 self._check_ranks()
-                # Under fp16 an overflow skips its step and lowers the scale; anywhere else the weights are lost.
-                if self.config.dtype != "fp16" and not bool(parts.isfinite().all()):
-                    raise UserError(
-                        f"step {self.step}: the loss is {float(parts[:-1].sum())}; nothing was saved since; resume "
-                        "from the last checkpoint with a lower optimizer.params.lr or gradient_clipping"
-                    )
+                require_finite(self.engine, self.step, votes[:-VOTES], batches, step.valid_frames, self.config.dtype)
                 if self.feed.evaluation and self.step % self.settings.evaluation.eval_steps == 0:
                     self._evaluate(log)
-                stopping = float(parts[-1]) > 0
-                due = bool(training.save_steps) and self.step % training.save_steps == 0
+                stopping, asked, leaving = (float(vote) > 0 for vote in votes[-VOTES:])
+                if asked:
+                    requests.take()
+                due = asked or bool(training.save_steps) and self.step % training.save_steps == 0
+                last = self.step == training.max_steps
+                saved = False
                 if stopping and not due and self.checkpoint.seconds > LONGEST_SAVE_S:
                     log.say(f"stopping without a save of {self.checkpoint.seconds:.0f} s; the last one stands")
-                elif due or stopping or self.step == training.max_steps:
-                    log.say(f"step {self.step}: saved {self._save()}")
-                    if drift := self.engine.replica_difference():
-                        log.say(f"warning: weights that several ranks hold alike differ by {drift:.1e} in their sums")
-                if stopping:
+                elif due or stopping or last:
+                    saved = self._save(log, must=stopping or last)
+                if stopping or (leaving and saved):
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
                     break
         if self.step == training.max_steps:
@@ -205,23 +223,31 @@ class TrainingRun:
         self._conclude(log)
         log.close()
 
-    def _train_step(self, step: Step, batches: list[Batch], stop: StopRequest, log: RunLog) -> torch.Tensor:
-        """One optimizer step; returns the loss parts of all ranks with the stop votes in the last place."""
+    def _train_step(
+        self, step: Step, batches: list[Batch], stop: StopRequest, requests: SaveRequests, log: RunLog
+    ) -> torch.Tensor:
+        """One optimizer step; returns the loss parts of all ranks, and last the votes to stop, save, and quit."""
         training = self.settings.training
         factor = rate_factor(self.step, training) * step.lr_factor
-        with self.slow_rows.held(self.step), self.memory.counting(self.step, self.settings.parallel.memory_steps):
+        with (
+            finite_step(self.engine, self.step, batches, step.valid_frames),
+            self.slow_rows.held(self.step),
+            self.memory.counting(self.step, self.settings.parallel.memory_steps),
+        ):
             self.engine.choose(step)
             parts = self.engine.train_step(self.step, batches, step.valid_frames, factor)
             if self.average and not self.engine.skipped:
                 self.average.update(self.engine.moved)
-        votes = torch.cat([parts, torch.tensor([float(stop.reason is not None)], device=parts.device)])
+        wishes = torch.tensor([float(stop.reason is not None), *requests.votes()], device=parts.device)
+        votes = torch.cat([parts, wishes])
         self.mesh.sum_over_all(votes)
         self.step += 1
+        self.watchdog.beat(self.step)
         self._advance(step)
         logged = self.step % training.log_steps == 0 or self.step in (1, training.max_steps)
         loss = None
         if logged:
-            values = self.values.of(votes[:-1].cpu(), step, factor)
+            values = self.values.of(votes[:-VOTES].cpu(), step, factor)
             values |= self.experts.values() if self.experts else {}
             loss = float(values["loss"])
             log.record(self.step, values)
@@ -251,14 +277,15 @@ class TrainingRun:
 
     def _evaluate(self, log: RunLog) -> None:
         assert self.feed.evaluation is not None
-        with self.engine.traffic.paused():
+        with self.engine.traffic.paused(), self.watchdog.patient():
             held_out = self.feed.evaluation.run(self.engine)
         values = {f"loss_t{time:g}": loss for time, loss in zip(held_out.times, held_out.losses)}
         log.record(self.step, {"loss": held_out.mean, **values}, kind="eval")
-        clips = "training clips, other noise" if self.settings.evaluation.split == "train" else "held-out clips"
+        clips = "training clips, other noise" if self.feed.evaluates_training_clips else "held-out clips"
         log.say(f"step {self.step}: loss {held_out.mean:.4f} ({clips})")
 
-    def _save(self) -> Path:
+    def _save(self, log: RunLog, must: bool) -> bool:
+        """Save and say so; where the disk has no room, say that and go on, unless the run ``must`` not."""
         state = {
             "position": self.position.state(),
             "config": self.config.as_dict(),
@@ -267,7 +294,17 @@ class TrainingRun:
             "fingerprint": self.fingerprint,
             "experts": self.experts.state() if self.experts else None,
         }
-        return self.checkpoint.save(self.step, state)
+        try:
+            with self.watchdog.patient():
+                log.say(f"step {self.step}: saved {self.checkpoint.save(self.step, state)}")
+        except NoRoom as error:
+            if must:
+                raise
+            log.say(f"warning: {error}; the run goes on")
+            return False
+        if drift := self.engine.replica_difference():
+            log.say(f"warning: weights that several ranks hold alike differ by {drift:.1e} in their sums")
+        return True
 
     @property
     def provenance(self) -> Provenance:
@@ -281,6 +318,7 @@ class TrainingRun:
             steps=self.step,
             base=self.settings.model.init_from or "",
             text=text_provenance(self.settings.text, self.text),
+            lora=self.lora,
         )
 
     def _export(self, log: RunLog) -> None:
@@ -295,11 +333,15 @@ class TrainingRun:
 
     def _introduce(self, log: RunLog) -> None:
         self.mesh.on_first(lambda: write_json(self.output / "config.json", self.config.as_dict()))
+        if self.experts:
+            self.mesh.on_first(lambda: keep_action_types(self.corpus, self.output))
         log.say(
             f"{self.settings.model.preset}: {self.engine.states.describe()}, {self.config.dtype}, "
             f"{self.mesh.data_size} data rank(s) x {self.engine.accumulation} micro-batch(es), "
             f"{self.corpus.representation.name}, from step {self.step} to {self.settings.training.max_steps}"
         )
+        for line in self.engine.notes:
+            log.say(line)
         if self.engine.stage_table:
             log.say(self.engine.stage_table)
         if self.experts:
@@ -316,4 +358,4 @@ class TrainingRun:
         for names in failed:
             for clip, reason in names.items():
                 log.say(f"not used: clip {clip}: {reason}")
-        log.say(self.engine.traffic.summary(sum(p.numel() for p in self.engine.parameters.values())))
+        log.say(self.engine.traffic.summary(self.engine.trained_elements))

@@ -13,39 +13,52 @@ from ds_hymotion.data.corpus import HEADER, Corpus
 from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
-from ds_hymotion.parallel.mesh import Mesh
+from ds_hymotion.model.presets import PRESETS
+from ds_hymotion.parallel.deepspeed_check import check_json
+from ds_hymotion.parallel.mesh import Mesh, runs_on_gpu
 from ds_hymotion.parallel.parameter_groups import sync_groups
+from ds_hymotion.parallel.slurm import adopt_slurm
 from ds_hymotion.parallel.stages import check_trained
 from ds_hymotion.parallel.tensor import check_size
 from ds_hymotion.tiers import choose_tier, on_tiny_network
+from ds_hymotion.training.adapters import adapted_linears
 from ds_hymotion.training.checkpoint import checkpoint_folders
+from ds_hymotion.training.defaults import NAME, default_settings, describe
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
+from ds_hymotion.training.model_name import NamedModel, named_model
 from ds_hymotion.training.network import network_config, parameter_names, stage_plan
+from ds_hymotion.training.raw_data import corpus_of
 from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.slow_rows import check_slow_rows
 from ds_hymotion.training.text import text_source
+from ds_hymotion.training.watchdog import PATIENCE
 
 
-def start_training(arguments: TrainArguments) -> bool:
-    """Check the flags, the JSON and the corpus, then train; return whether this is the first rank.
+def start_training(arguments: TrainArguments) -> Path | None:
+    """Check the flags, the JSON and the corpus, then train; return the run's folder on the first rank.
 
     Raises:
         UserError: a flag, key or file is wrong; all ranks raise alike.
     """
+    adopt_slurm(os.environ)
+    if not arguments.data_dir:
+        raise UserError("--data_dir is missing; give it, such as --data_dir CORPUS")
+    if arguments.model_name and arguments.preset:
+        raise UserError(
+            f"--model_name {arguments.model_name} and --preset {arguments.preset} both name the network; give one"
+        )
+    model = named_model(arguments.model_name) if arguments.model_name else None
+    output = Path(arguments.output_dir or f"runs/{Path(arguments.model_name or arguments.preset or 'tiny').name}")
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    path = _tier_file(arguments, world) if arguments.auto_tier else arguments.deepspeed_config
-    for name, example in (
-        ("deepspeed_config", "ds_configs/cpu_tiny.json"),
-        ("data_dir", "CORPUS"),
-        ("output_dir", "RUN"),
-    ):
-        if not (path if name == "deepspeed_config" else getattr(arguments, name)):
-            raise UserError(f"--{name} is missing; give it, such as --{name} {example}")
-    config = run_config(arguments, path, world)
-    corpus = Corpus.open(arguments.data_dir)
+    config = configuration(arguments, model, world)
+    check_json(config)
+    space = "hymotion-201" if model is not None and model.channels == 201 else "smpl24-rotmat"
+    corpus = Corpus.open(corpus_of(arguments.data_dir, output, space, config.hymotion.text.encoder))
     network = network_config(config.hymotion, corpus)
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
+    if config.hymotion.lora:
+        adapted_linears(config.hymotion.lora, network)
     mixture = Mixture.open(corpus, config.hymotion.data)
     text_source(config.hymotion.text, mixture, network)
     expert_ids(mixture.samples, config.hymotion.experts.types, mixture.action_of)
@@ -54,26 +67,40 @@ def start_training(arguments: TrainArguments) -> bool:
     check_trained(stage_plan(config, network, corpus), groups)
     joints = JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     check_slow_rows(joints, groups, config.hymotion.gradient_sync.others_every)
-    output = Path(arguments.output_dir)
     resume = _resume_folder(arguments.resume, output)
-    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline)
+    patience = max(1800.0, 2 * PATIENCE * config.hymotion.watchdog_s)
+    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience)
     mesh.on_first(lambda: _make_folder(output))
     TrainingRun(config, corpus, output, mesh, resume, mixture).train()
     mesh.stop()
-    return mesh.is_first
+    return output if mesh.is_first else None
 
 
-def run_config(arguments: TrainArguments, path: str, world: int) -> RunConfig:
-    """The JSON with what the flags change, for ``world`` processes.
+def configuration(arguments: TrainArguments, model: NamedModel | None, world: int) -> RunConfig:
+    """The JSON, or defaults, with what the model's name and the flags say; fp16 becomes bf16 on a CPU.
 
     Raises:
-        UserError: as :class:`RunConfig`.
+        UserError: an illegal key, value or combination.
     """
-    raw, given = read_json(path), arguments.overrides()
-    changes = {key: value for key, value in on_tiny_network(raw, arguments.preset).items() if given.get(key) is None}
-    if changes:
-        announce(f"--preset {arguments.preset}: " + ", ".join(f"{key} = {value!r}" for key, value in changes.items()))
-    return RunConfig(raw, path, {**given, **changes}, world)
+    values = {} if model is None else model.overrides()
+    values |= {key: value for key, value in arguments.overrides().items() if value is not None}
+    name = _tier_file(arguments, world) if arguments.auto_tier else arguments.deepspeed_config
+    if name:
+        raw = read_json(name)
+        tiny = on_tiny_network(raw, values.get("hymotion.model.preset"))
+        if changes := {key: value for key, value in tiny.items() if key not in values}:
+            announce("network tiny: " + ", ".join(f"{key} = {value!r}" for key, value in changes.items()))
+        values |= changes
+    else:
+        named = model or NamedModel(arguments.preset if arguments.preset in PRESETS else "tiny", {})
+        fine_tunes = bool(values.get("hymotion.model.init_from"))
+        raw, name = default_settings(fine_tunes, "qwen_clip" if named.reads_qwen else "hashed"), NAME
+        announce(describe(raw))
+    config = RunConfig(raw, name, values, world)
+    if config.dtype == "fp16" and not runs_on_gpu():
+        announce(f"{name}: fp16.enabled = true on a CPU, which has no fp16: computing in bf16")
+        config = RunConfig(raw, name, {**values, "fp16.enabled": False, "bf16.enabled": True}, world)
+    return config
 
 
 def _tier_file(arguments: TrainArguments, world: int) -> str:

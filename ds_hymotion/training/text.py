@@ -18,6 +18,7 @@ from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.cache_group import CacheGroup
 from ds_hymotion.text.encoder import TextEncoder
 from ds_hymotion.text.live import TextTower
+from ds_hymotion.text.null import NullTextEncoder
 from ds_hymotion.text.qwen_clip import QwenClipEncoder
 from ds_hymotion.text.sources import EncoderSources
 from ds_hymotion.text.tower_weights import TOWER_FILE, is_tower, put_tower, qwen_names, read_tower, save_tower
@@ -31,18 +32,21 @@ from ds_hymotion.training.checkpoint import (
 )
 from ds_hymotion.training.weights import WEIGHTS, Provenance
 
+TextSource = TextCache | CacheGroup | QwenClipEncoder | NullTextEncoder
 TRAINED_FROM = "trained_from_layer"
 
 
 def text_source(
     settings: TextSection, corpus: Corpus | Mixture, config: ModelConfig, device: str = "auto"
-) -> TextCache | CacheGroup | QwenClipEncoder:
+) -> TextSource:
     """What gives a run its text features; weights of encoders are not loaded yet.
 
     Raises:
         UserError: no features or encoders there, of other widths than the network's text inputs, or of mixed corpora
             that were not encoded alike.
     """
+    if settings.encoder == NullTextEncoder.name:
+        return NullTextEncoder(config.ctxt_input_dim, config.vtxt_input_dim)
     if settings.mode == "cached":
         corpora = corpus.corpora if isinstance(corpus, Mixture) else [corpus]
         caches = [TextCache(each.text_cache_folder(settings.encoder)) for each in corpora]
@@ -78,9 +82,7 @@ def require_widths(encoder: QwenClipEncoder, config: ModelConfig) -> None:
         )
 
 
-def text_tower(
-    settings: TextSection, source: TextCache | CacheGroup | QwenClipEncoder, init_from: str | None = None
-) -> TextTower | None:
+def text_tower(settings: TextSection, source: TextSource, init_from: str | None = None) -> TextTower | None:
     """The encoders with their weights, where the run keeps them.
 
     Raises:
@@ -101,7 +103,7 @@ def text_tower(
     return TextTower(source.models, settings.frozen_layers, settings.train_upper_layers)
 
 
-def text_provenance(settings: TextSection, source: TextCache | CacheGroup | QwenClipEncoder) -> dict[str, Any]:
+def text_provenance(settings: TextSection, source: TextSource) -> dict[str, Any]:
     """What a run's weights expect of the text encoder, for their metadata."""
     made_with: dict[str, Any] = dict(source.identity)
     if settings.train_upper_layers:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import save_tensors
+from ds_hymotion.formats.tensors import save_tensors, tensors_digest
+from ds_hymotion.model.adapters import A, B, LowRank, merge_adapters
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS, preset
@@ -22,12 +24,20 @@ from ds_hymotion.text.tower_weights import is_tower
 from ds_hymotion.training.checkpoint import EMA, FIXED, MASTER, newest_checkpoint, read_kind, read_state
 
 FORMAT = "ds_hymotion weights 1"
+ADAPTER_FORMAT = "ds_hymotion adapters 1"
 WEIGHTS = "weights.safetensors"
+ADAPTERS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+PEFT_PREFIX = "base_model.model."
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """What a file of weights is for, stored in its metadata."""
+    """What a file of weights is for, stored in its metadata.
+
+    ``lora`` is empty for whole weights. Of adapters it holds ``rank``, ``alpha``, ``modules``, and ``base_sha256`` of
+    the weights ``base`` that they were trained on.
+    """
 
     model: dict[str, Any]
     representation: str
@@ -37,6 +47,7 @@ class Provenance:
     steps: int = 0
     base: str = ""
     text: dict[str, Any] = field(default_factory=dict)
+    lora: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> ModelConfig:
@@ -53,42 +64,121 @@ class TrainedModel:
     provenance: Provenance
 
 
-def save_weights(path: Path, state: dict[str, torch.Tensor], provenance: Provenance) -> None:
-    """Write tensors under the released names with their provenance, atomically."""
-    save_tensors(path, state, {"format": FORMAT, "provenance": json.dumps(asdict(provenance))})
+def save_weights(
+    path: Path, state: dict[str, torch.Tensor], provenance: Provenance, more: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors under the released names with their provenance and ``more`` metadata, atomically."""
+    save_tensors(path, state, {"format": FORMAT, "provenance": json.dumps(asdict(provenance)), **(more or {})})
 
 
-def load_weights(path: Path) -> tuple[dict[str, torch.Tensor], Provenance]:
-    """Read a file that :func:`save_weights` wrote.
+def save_adapters(path: Path, adapters: dict[str, torch.Tensor], provenance: Provenance) -> None:
+    """Write adapters under peft's names for a file, with their provenance, atomically."""
+    named = {PEFT_PREFIX + _without_adapter_name(name): value for name, value in adapters.items()}
+    save_tensors(path, named, {"format": ADAPTER_FORMAT, "provenance": json.dumps(asdict(provenance))})
+
+
+def load_weights(path: Path, base: str | Path | None = None) -> tuple[dict[str, torch.Tensor], Provenance]:
+    """Whole weights from a file that :func:`save_weights` wrote, or adapters merged into their base.
+
+    Args:
+        base: where the base of adapters is; None = where it was in their training.
 
     Raises:
-        UserError: not such a file.
+        UserError: not such a file, or a base that is gone or another one.
     """
     try:
         with safe_open(path, framework="pt") as reader:
             metadata = reader.metadata() or {}
             state = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
-        if metadata.get("format") != FORMAT:
+        if metadata.get("format") not in (FORMAT, ADAPTER_FORMAT):
             raise UserError(
                 f"{path}: format {metadata.get('format')!r} is not {FORMAT!r}; give a weights.safetensors of a run"
             )
-        return state, Provenance(**json.loads(metadata["provenance"]))
+        provenance = Provenance(**json.loads(metadata["provenance"]))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path}: not a file of weights ({error})") from None
+    if metadata["format"] == FORMAT:
+        return state, provenance
+    names = {
+        PEFT_PREFIX + _without_adapter_name(module + kind): module + kind
+        for module in low_rank(provenance).modules
+        for kind in (A, B)
+    }
+    return merged({names.get(name, name): value for name, value in state.items()}, provenance, path, base), provenance
 
 
-def run_weights(run: Path) -> tuple[dict[str, torch.Tensor], Provenance]:
-    """The weights of a run folder: its final export, or the average (else the weights) of its newest checkpoint."""
-    if (run / WEIGHTS).is_file():
-        return load_weights(run / WEIGHTS)
-    folder = newest_checkpoint(run)
+def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
+    """Whole tensors by released name from a run folder, a safetensors export, a ``latest.ckpt`` or its folder.
+
+    Raises:
+        UserError: nothing there that can be read.
+    """
+    path = Path(path)
+    if path.is_dir() and not (path / "latest.ckpt").is_file():
+        return run_weights(path)[0]
+    if path.suffix == ".safetensors":
+        return load_weights(path)[0]
+    return load_released(path / "latest.ckpt" if path.is_dir() else path).state
+
+
+def run_weights(run: Path, base: str | Path | None = None) -> tuple[dict[str, torch.Tensor], Provenance]:
+    """The weights of a run folder: its final export, or the average (else the weights) of its newest checkpoint.
+
+    Args:
+        base: as for :func:`load_weights`.
+    """
+    for name in (WEIGHTS, ADAPTERS):
+        if (run / name).is_file():
+            return load_weights(run / name, base)
+    return checkpoint_weights(newest_checkpoint(run), base=base)
+
+
+def checkpoint_weights(
+    folder: Path, average: bool = True, base: str | Path | None = None
+) -> tuple[dict[str, torch.Tensor], Provenance]:
+    """The network's whole weights in a checkpoint: their average where there is one, or the weights themselves."""
     state = read_state(folder)
-    kind = EMA if EMA in state["kinds"] else MASTER
+    kind = EMA if average and EMA in state["kinds"] else MASTER
     tensors = {name: value for name, value in read_kind(folder, kind) if not is_tower(name)}
+    provenance = Provenance(**state["provenance"])
+    if provenance.lora:
+        return merged(tensors, provenance, folder, base), provenance
     tensors.update(read_kind(folder, FIXED))
-    return tensors, Provenance(**state["provenance"])
+    return tensors, provenance
+
+
+def low_rank(provenance: Provenance) -> LowRank:
+    """The adapters that a provenance speaks of."""
+    lora = provenance.lora
+    return LowRank(lora["rank"], lora["alpha"], tuple(lora["modules"]))
+
+
+def merged(
+    adapters: dict[str, torch.Tensor], provenance: Provenance, source: Path, base: str | Path | None = None
+) -> dict[str, torch.Tensor]:
+    """Adapters, by their names in a network, merged into their base, which is read again from its place.
+
+    Raises:
+        UserError: the base is gone or another one.
+    """
+    place = base or provenance.base
+    try:
+        whole = read_weights(place)
+    except UserError as error:
+        raise UserError(f"{source} holds adapters of {place}, which cannot be read: {error}") from None
+    found, wanted = tensors_digest(whole), provenance.lora["base_sha256"]
+    if found != wanted:
+        raise UserError(
+            f"{source} holds adapters of base weights with SHA-256 {wanted[:16]}, {place} has {found[:16]}; put the "
+            "weights of their training there"
+        )
+    return merge_adapters(whole, adapters, low_rank(provenance), str(source))
+
+
+def _without_adapter_name(name: str) -> str:
+    return name.replace(".default.", ".")
 
 
 def load_model(path: str | Path, text_encoder: str | None = None) -> TrainedModel:

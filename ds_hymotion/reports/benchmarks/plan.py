@@ -132,7 +132,7 @@ def measure(network: str, case: str, mesh: Mesh) -> Measured:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         step(2)
     peak = now = 0
-    for event in profiler.profiler.kineto_results.events():  # type: ignore[union-attr]
+    for event in profiler.profiler.kineto_results.events():
         if event.name() == "[memory]":
             now += event.nbytes()
             peak = max(peak, now)
