@@ -86,7 +86,7 @@ def test_golden_weights_go_through_a_run_into_a_plain_file(
     assert written == release_config(config, 30.0)
     assert np.load(out / "stats" / "Mean.npy").shape == np.load(out / "stats" / "Std.npy").shape == (201,)
     assert np.array_equal(np.load(out / "stats" / "Std.npy"), expected["std"].numpy())
-    assert (out / "License.txt").read_text() == "the base's own License.txt\n"
+    assert (out / "License.txt").read_text() == (run / "License.txt").read_text() == "the base's own License.txt\n"
     provenance = json.loads((out / "provenance.json").read_text())
     assert provenance["base"] == str(base / "latest.ckpt") and provenance["steps"] == 2
     assert provenance["training"]["hymotion"]["model"]["feat_dim"] == 48

@@ -43,6 +43,7 @@ def settings(weights: Path, model: int = 1, stages: int = 1, zero: int = 0, **ch
             "hymotion__training__max_steps": 5,
             "hymotion__training__joint_groups": None,
             "gradient_clipping": 0.05,
+            "hymotion__gradient_sync": {"check_steps": 1},
             "hymotion__parallel": {"model": model, "pipeline": stages, "memory_steps": 0},
             "hymotion__pipeline": {"max_imbalance": 9},
             "zero_optimization": {"stage": zero},

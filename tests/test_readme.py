@@ -12,7 +12,7 @@ from tests.commands import ROOT, run_command, run_here
 from tests.ranks import free_port
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-FOLDERS = ("corpus", "run", "base", "mixed_run", "expert_run", "lora_run")
+FOLDERS = ("corpus", "run", "base", "mixed_run", "expert_run", "lora_run", "tuned/weights.safetensors")
 SCRIPTS = {"bash launch/quickstart.sh", "bash launch/test.sh"}
 
 

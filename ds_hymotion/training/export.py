@@ -41,12 +41,14 @@ def export_weights(
     folder: Path, tensors: dict[str, torch.Tensor], provenance: Provenance, epoch: int, say: Callable[[str], None]
 ) -> None:
     """At a run's end, write whole ``tensors`` by released name: one safetensors file, trained text layers in one of
-    their own, and a ``latest.ckpt`` where the network is a release's. Of a run of adapters, write those alone.
+    their own, and a ``latest.ckpt`` where the network is a release's; of a run of adapters, those alone. Licence and
+    notice files of the base weights are copied beside.
 
     Raises:
         UserError: the folder cannot be written.
     """
     try:
+        copy_legal_files(provenance.base, folder)
         if provenance.lora:
             say(f"adapters: {export_adapters(folder, tensors, provenance)}")
             return
