@@ -20,7 +20,6 @@ FREE = {
     "expert_checks",
     "lora_checks",
     "offload_checks",
-    "tiers",
     "deepspeed_keys",
     "mesh_shape",
     "arguments",
