@@ -48,7 +48,9 @@ CONFIGS = Path(__file__).resolve().parent.parent / "ds_configs"
 TIERS = (
     Tier("cpu_tiny", 0, 0, 0, 0, True, "2 CPU processes, network tiny"),
     Tier("lite_1x3090", 1, 24, 16, 0, True, "1 GPU of 16 GB or more, Lite"),
+    Tier("lora_1x3090", 1, 24, 12, 0, False, "1 GPU of 12 GB or more, adapters of 1.0"),
     Tier("lite_1x3090_offload", 1, 24, 16, 22, False, "1 GPU of 16 GB and 22 GiB of host memory, 1.0"),
+    Tier("full_1x3090_zero3", 1, 24, 16, 26, False, "1 GPU of 16 GB and 26 GiB of host memory, 1.0, weights offloaded"),
     Tier("pro_2x3090", 2, 24, 24, 0, True, "2 GPUs of 24 GB, 1.0"),
     Tier("studio_4xa100", 4, 40, 40, 0, True, "4 GPUs of 40 GB, 1.0"),
     Tier("studio_4xa100_experts", 4, 40, 40, 0, False, "4 GPUs of 40 GB, 1.0 with six experts"),

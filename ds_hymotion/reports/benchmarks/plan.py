@@ -47,6 +47,11 @@ CASES: dict[str, dict[str, Any]] = {
     "fp32, ZeRO-2": {"zero_optimization": {"stage": 2}},
     "bf16, ZeRO-1": {**BF16, "zero_optimization": {"stage": 1}},
     "bf16, ZeRO-2": {**BF16, "zero_optimization": {"stage": 2}},
+    "bf16, ZeRO-3": {**BF16, "zero_optimization": {"stage": 3}},
+    "bf16, ZeRO-3, all offloaded": {
+        **BF16,
+        "zero_optimization": {"stage": 3, **OFFLOAD, "offload_param": {"device": "cpu"}},
+    },
     "bf16, ZeRO-2, offload": {**BF16, "zero_optimization": {"stage": 2, **OFFLOAD}},
 }
 

@@ -9,6 +9,7 @@ import torch
 
 from ds_hymotion.config import RunConfig
 from ds_hymotion.errors import UserError
+from ds_hymotion.model.adapters import LowRank, add_adapters
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.model.temporal import build
@@ -19,6 +20,7 @@ from ds_hymotion.parallel.stages import StagePlan, check_trained, network_units,
 from ds_hymotion.parallel.tensor import plan_cuts
 from ds_hymotion.reports.planner.load import Load
 from ds_hymotion.reports.planner.states import Held
+from ds_hymotion.training.adapters import adapted_linears
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.network import TYPICAL_TOKENS, sized_network
 
@@ -33,7 +35,8 @@ class Inventory:
         cuts: how tensors are cut over the tensor ranks.
         stages: which stage holds what.
         groups: which parameters are trained, and which are averaged every step.
-        experts: how many there are, and over how many owners they are divided.
+        experts: how many there are, and over how many groups of data ranks they are divided.
+        low_rank: the adapters, of a run that trains them alone.
         joints: which tensor rank predicts which channels.
     experts: how many there are, and over how many groups of data ranks they are divided.
     """
@@ -45,6 +48,7 @@ class Inventory:
     groups: SyncGroups
     joints: JointPlan
     experts: tuple[int, int]
+    low_rank: LowRank | None
 
     @classmethod
     def of(cls, config: RunConfig, load: Load) -> Inventory:
@@ -63,9 +67,14 @@ class Inventory:
         network = sized_network(settings, load.space.channels)
         with torch.device("meta"):
             generator = build(network)
+        low_rank = adapted_linears(settings.lora, network) if settings.lora else None
+        if low_rank:
+            add_adapters(generator, low_rank, 0, lambda _: False)
         joints = JointPlan(settings.training, load.space, settings.parallel.model)
         shapes = {name: tuple(value.shape) for name, value in generator.named_parameters()}
-        groups = sync_groups(settings.gradient_sync, list(shapes))
+        trained = [name for name, value in generator.named_parameters() if value.requires_grad]
+        frozen = tuple(name for name in shapes if name not in trained)
+        groups = SyncGroups(tuple(trained), (), frozen) if low_rank else sync_groups(settings.gradient_sync, trained)
         stages = _stages(config, network, load)
         check_trained(stages, groups)
         return cls(
@@ -76,6 +85,7 @@ class Inventory:
             groups,
             joints,
             (settings.experts.number, settings.experts.size),
+            low_rank,
         )
 
     def held(self, stage: int, rank: int, sharers: int) -> Held:

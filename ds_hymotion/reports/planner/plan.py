@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ds_hymotion.config import RunConfig
-from ds_hymotion.deepspeed_keys import zero_stage
+from ds_hymotion.deepspeed_keys import offloads, zero_stage
 from ds_hymotion.parallel.stages import EXPERTS
 from ds_hymotion.reports.planner.inventory import Inventory
 from ds_hymotion.reports.planner.load import Load, Shape
-from ds_hymotion.reports.planner.states import BYTES, COPIES, Held, States, accumulation_bytes, offload, rank_states
+from ds_hymotion.reports.planner.states import BYTES, COPIES, Held, States, accumulation_bytes, rank_states
 from ds_hymotion.reports.planner.trace import DOUBLE, HEAD, LOSS, SINGLE, Trace, trace
 
 ROUTED = "routed"
@@ -128,7 +128,7 @@ def plan_run(config: RunConfig, load: Load, fused: bool = True) -> Plan:
     widest = max(range(len(channels)), key=lambda rank: len(channels[rank]))
     shape, found = max(
         (
-            (shape, trace(inventory.network, shape, config.dtype, channels, widest))
+            (shape, trace(inventory.network, shape, config.dtype, channels, widest, inventory.low_rank))
             for shape in load.shapes(config)[-2:]
         ),
         key=lambda pair: sum(pair[1].kept.values()),
@@ -157,7 +157,7 @@ def _rank(config: RunConfig, inventory: Inventory, found: Trace, stage: int, ran
         else:
             kept += found.kept[kind]
     in_flight = min(stages - stage, accumulation)
-    working = found.working + again
+    working = found.working + again + states.live
     if stages > 1:
         working += found.wire * (2 + (in_flight if stage < stages - 1 else 0))
     sent = _data_traffic(config, inventory, held, stage, rank)
@@ -194,10 +194,18 @@ def _data_traffic(config: RunConfig, inventory: Inventory, held: Held, stage: in
     zero, size = zero_stage(config.deepspeed), BYTES[config.dtype]
     asked = config.deepspeed.get("communication_data_type")
     accumulated = accumulation_bytes(config)
-    number = BYTES[asked] if asked else accumulated if zero == 1 and not offload(config, "offload_optimizer") else size
+    number = (
+        BYTES[asked]
+        if asked
+        else accumulated
+        if zero == 1 and not offloads(config.deepspeed, "offload_optimizer")
+        else size
+    )
     always, every = inventory.always(stage, rank), config.hymotion.gradient_sync.others_every
     gradients = number * (always + (held.trunk - always) // every) if held.sharers > 1 else 0
     of_experts = held.experts if held.expert_sharers > 1 else 0
     gathered = size * ((held.trunk if held.sharers > 1 else 0) + of_experts) if zero else 0
+    if zero == 3 and held.sharers > 1:  # for the forward and for the backward pass of each micro-batch
+        gathered = 2 * size * (held.trained + held.frozen) * config.deepspeed["gradient_accumulation_steps"]
     sent = {"data gradients": gradients, "weights gathered": gathered}
     return {**sent, "expert gradients": number * of_experts} if inventory.experts[0] else sent

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from ds_hymotion.config import RunConfig
-from ds_hymotion.deepspeed_keys import zero_stage
+from ds_hymotion.deepspeed_keys import offloads, zero_stage
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.tensor import legal_sizes
 from ds_hymotion.reports.planner.load import Load
 from ds_hymotion.reports.planner.plan import Plan, plan_run, resting_memory
-from ds_hymotion.reports.planner.states import offload
 
 MOST_GPUS = 8
 
@@ -44,7 +43,7 @@ def changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any], int]]:
     if zero_stage(config.deepspeed) < 2 and config.shape.data > 1 and config.shape.pipe == 1:
         yield "zero_optimization.stage = 2", {"zero_optimization.stage": 2}, gpus
         yield f"zero_optimization.stage = 2 and {name}", {"zero_optimization.stage": 2, **values}, gpus
-    if not offload(config, "offload_optimizer") and config.shape.pipe == 1:
+    if not offloads(config.deepspeed, "offload_optimizer") and config.shape.pipe == 1:
         offloaded = {
             "zero_optimization.stage": 2,
             "zero_optimization.offload_optimizer": {"device": "cpu"},
@@ -53,6 +52,9 @@ def changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any], int]]:
         label = "zero_optimization.stage = 2 with offload_optimizer to the CPU"
         yield label, offloaded, gpus
         yield f"{label} and {name}", {**offloaded, **values}, gpus
+    if config.hymotion.lora is None and config.hymotion.model.init_from:
+        yield "hymotion.lora (adapters alone train)", {"hymotion.lora": {}}, gpus
+        yield f"hymotion.lora and {name}", {"hymotion.lora": {}, **values}, gpus
     for model in legal_sizes(plan.inventory.network):
         if config.shape.model < model <= MOST_GPUS:
             more = gpus // config.shape.model * model

@@ -6,12 +6,12 @@ Which copies exist was read off running engines: ``launch/benchmark.py plan`` co
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from ds_hymotion.config import RunConfig
-from ds_hymotion.deepspeed_keys import zero_stage
+from ds_hymotion.deepspeed_keys import offloads, zero_section, zero_stage
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+LIVE, PREFETCH = 1_000_000_000, 50_000_000  # DeepSpeed's defaults for ZeRO-3
 COPIES = "copies in the step"
 BUCKET = 500_000_000  # DeepSpeed's default of reduce_bucket_size, and the most it flattens for an all-reduce
 
@@ -54,11 +54,13 @@ class States:
     Attributes:
         device: what stays on the device, gradients at their most.
         step: more on the device while the optimizer steps, when activations are gone.
+        live: whole weights that ZeRO-3 gathers at most while it computes.
         host: what offloading keeps in this rank's host memory.
     """
 
     device: dict[str, int] = field(default_factory=dict)
     step: int = 0
+    live: int = 0
     host: dict[str, int] = field(default_factory=dict)
 
 
@@ -68,13 +70,6 @@ def moments(config: RunConfig) -> int:
     if optimizer["type"] in ("Adam", "AdamW"):
         return 3 if optimizer["params"].get("amsgrad") else 2
     return 1 if optimizer["params"].get("momentum") else 0
-
-
-def offload(config: RunConfig, key: str) -> bool:
-    """Whether ``offload_optimizer`` or ``offload_param`` moves something off the device."""
-    zero = config.deepspeed.get("zero_optimization")
-    section = zero.get(key) if isinstance(zero, dict) else None
-    return isinstance(section, dict) and section.get("device", "none") != "none"
 
 
 def accumulation_bytes(config: RunConfig) -> int:
@@ -97,8 +92,10 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
     master = 4 * part if stage else 0
     average = 4 * own if config.hymotion.training.ema_decay else 0
     optimizer = {"fp32 masters": master, "moments": 4 * moments(config) * own, "weight average": average}
+    if stage == 3:
+        return _divided(config, held, optimizer, fused)
     states = States({"weights": size * (held.trained + held.frozen)})
-    if offload(config, "offload_optimizer"):
+    if offloads(config.deepspeed, "offload_optimizer"):
         states.host = {
             **optimizer,
             "gradients": 4 * part,
@@ -131,9 +128,28 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
     return states
 
 
+def _divided(config: RunConfig, held: Held, optimizer: dict[str, int], fused: bool) -> States:
+    """ZeRO-3: the weights too are divided over the data ranks, and gathered layer by layer."""
+    size, part = BYTES[config.dtype], held.part
+    zero = zero_section(config.deepspeed)
+    most = zero.get("stage3_max_live_parameters", LIVE) + zero.get("stage3_prefetch_bucket_size", PREFETCH)
+    states = States(live=size * min(held.trained + held.frozen, int(most)))
+    weights = {"weights": size * (part - (-held.frozen // held.sharers))}
+    resting = {**optimizer, "gradients": (accumulation_bytes(config) + 4) * part}
+    states.device |= {"buffers": int(zero.get("reduce_bucket_size", BUCKET)) * size}
+    for key, items in (("offload_param", weights), ("offload_optimizer", resting)):
+        place = states.host if offloads(config.deepspeed, key) else states.device
+        place.update(items)
+    copies = 0 if fused else 8 * part
+    if offloads(config.deepspeed, "offload_optimizer"):
+        states.host |= {COPIES: copies} if copies else {}
+    else:
+        states.step = copies
+    return states
+
+
 def _bucket(config: RunConfig, size: int) -> int:
-    zero: Any = config.deepspeed.get("zero_optimization")
-    zero = zero if isinstance(zero, dict) else {}
+    zero = zero_section(config.deepspeed)
     if zero.get("contiguous_gradients") is False:
         return 0
     return int(zero.get("reduce_bucket_size", BUCKET)) * size * (2 if zero.get("overlap_comm") else 1)

@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ds_hymotion.flow.losses import channel_sums
+from ds_hymotion.model.adapters import LowRank, add_adapters, linear_names
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
@@ -56,7 +57,14 @@ class Trace:
 
 
 @lru_cache(maxsize=64)
-def trace(config: ModelConfig, shape: Shape, dtype: str, channels: tuple[tuple[int, ...], ...], rank: int = 0) -> Trace:
+def trace(
+    config: ModelConfig,
+    shape: Shape,
+    dtype: str,
+    channels: tuple[tuple[int, ...], ...],
+    rank: int = 0,
+    low_rank: LowRank | None = None,
+) -> Trace:
     """Run one micro-batch of ``shape`` on tensor rank ``rank``, whose ranks predict ``channels``.
 
     Experts are traced as the plain network: each row goes through one of them.
@@ -68,6 +76,10 @@ def trace(config: ModelConfig, shape: Shape, dtype: str, channels: tuple[tuple[i
     found, where = Trace(inputs=inputs, wire=wire), _Place()
     with torch.device("meta"):
         network = MotionGenerator(small)
+    if low_rank:
+        here = set(linear_names(network))
+        modules = tuple(name for name in low_rank.modules if name in here)
+        add_adapters(network, dataclasses.replace(low_rank, modules=modules), 0, lambda _: False)
     cut_network(network, plan_cuts(network, small, channels), rank, None)
     with _standing_collectives(len(channels), rank, found, where), FakeTensorMode():
         _materialise(network, kind)
@@ -140,8 +152,9 @@ def _materialise(network: MotionGenerator, dtype: torch.dtype) -> None:
     """Fake weights in place of those on the meta device; their gradients go as soon as they are whole."""
     for name, value in list(network.named_parameters()):
         parent, _, child = name.rpartition(".")
-        fake = nn.Parameter(torch.empty(value.shape, dtype=dtype))
-        fake.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
+        fake = nn.Parameter(torch.empty(value.shape, dtype=dtype), requires_grad=value.requires_grad)
+        if value.requires_grad:
+            fake.register_post_accumulate_grad_hook(lambda parameter: setattr(parameter, "grad", None))
         setattr(network.get_submodule(parent), child, fake)
 
 
@@ -166,12 +179,13 @@ def _follow(network: MotionGenerator, where: _Place) -> None:
 
         def enter(_: nn.Module, given: tuple[Any, ...], name: str = name, first: bool = number == 0) -> None:
             where.unit = name
-            if first:
+            if first and given[0].motion.requires_grad:
                 given[0].motion.register_hook(lambda _: setattr(where, "unit", EMBED))
 
         def leave(_: nn.Module, given: Any, output: Any, name: str = name) -> None:
             motion = output if isinstance(output, Tensor) and name == HEAD else output.motion
-            motion.register_hook(lambda _: setattr(where, "unit", name))
+            if motion.requires_grad:
+                motion.register_hook(lambda _: setattr(where, "unit", name))
 
         module.register_forward_pre_hook(enter)
         module.register_forward_hook(leave)
