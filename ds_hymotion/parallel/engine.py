@@ -17,6 +17,7 @@ from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
+from ds_hymotion.parallel.eight_bit import optimizer_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups
@@ -85,9 +86,11 @@ class DataEngine:
         """DeepSpeed's engine over groups of ``parameters``."""
         import deepspeed
 
+        settings, optimizer = optimizer_of(settings)
         return deepspeed.initialize(
             model=objective,
             model_parameters=parameters,
+            optimizer=optimizer,
             config=settings,
             mpu=self.mesh.mpu,
             dist_init_required=False,
