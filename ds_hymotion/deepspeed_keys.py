@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -85,7 +86,10 @@ OLD_OFFLOAD = {
 }
 HIGHEST_RATE = 1e30
 ADAM_PARAMS = ["lr", "betas", "eps", "weight_decay", "amsgrad", "torch_adam", "adam_w_mode"]
+EIGHT_BIT = {"Adam8bit": "Adam", "AdamW8bit": "AdamW"}
+"""Optimizers of bitsandbytes, and those of torch that take the same settings."""
 OPTIMIZERS = {
+    **{kind: ["lr", "betas", "eps", "weight_decay"] for kind in EIGHT_BIT},
     "Adam": ADAM_PARAMS,
     "AdamW": ADAM_PARAMS,
     "SGD": ["lr", "momentum", "dampening", "weight_decay", "nesterov"],
@@ -173,7 +177,9 @@ def check_selective_sync(config: dict[str, Any], name: str, every: int) -> None:
     zero = zero_section(config)
     bf16 = config.get("bf16", {})
     accumulation = config.get("data_types", {}).get("grad_accum_dtype", "fp32")
+    optimizer = config["optimizer"]["type"]
     refusals = {
+        f"optimizer.type = {optimizer}": (optimizer in EIGHT_BIT, f"use {EIGHT_BIT.get(optimizer)}"),
         "fp16.enabled = true": (config.get("fp16", {}).get("enabled"), "use bf16 or fp32"),
         "zero_optimization.offload_optimizer": (offloads(config, "offload_optimizer"), "leave it out"),
         "zero_optimization.offload_param": (offloads(config, "offload_param"), "leave it out"),
@@ -214,6 +220,11 @@ def _check_optimizer(config: dict[str, Any], name: str) -> None:
     kind = optimizer.setdefault("type", "AdamW")
     if kind not in OPTIMIZERS:
         raise UserError(f"{name}: optimizer.type = {kind!r} is not one of {', '.join(OPTIMIZERS)}")
+    if kind in EIGHT_BIT and find_spec("bitsandbytes") is None:
+        raise UserError(
+            f"{name}: optimizer.type = {kind!r} needs the package bitsandbytes; pip install bitsandbytes, or use "
+            f"{EIGHT_BIT[kind]}"
+        )
     params = optimizer.setdefault("params", {})
     if not isinstance(params, dict):
         raise UserError(f"{name}: optimizer.params = {params!r} must be a JSON object")
@@ -224,7 +235,7 @@ def _check_optimizer(config: dict[str, Any], name: str) -> None:
         raise UserError(f"{name}: optimizer.params.lr = {lr!r} must be a number in 0..{HIGHEST_RATE:g}, such as 1e-4")
     ours = {key: value for key, value in params.items() if key not in ("torch_adam", "adam_w_mode")}
     try:
-        getattr(torch.optim, kind)([torch.zeros(1)], **ours)
+        getattr(torch.optim, EIGHT_BIT.get(kind, kind))([torch.zeros(1)], **ours)
     except (TypeError, ValueError, IndexError) as error:
         raise UserError(f"{name}: optimizer.params = {params}: {error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ctypes.util import find_library
 from typing import TYPE_CHECKING
 
-from ds_hymotion.deepspeed_keys import offloads, zero_section, zero_stage
+from ds_hymotion.deepspeed_keys import EIGHT_BIT, offloads, zero_section, zero_stage
 from ds_hymotion.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,6 +35,17 @@ def check_offload(config: RunConfig) -> None:
             )
         if device == "nvme":
             _check_nvme(key, section.get("nvme_path"), name)
+    kind = config.deepspeed["optimizer"]["type"]
+    if kind in EIGHT_BIT and max(config.hymotion.training.joint_update_every, default=1) > 1:
+        raise UserError(
+            f"{name}: optimizer.type = {kind!r} does not run with hymotion.training.joint_update_every; use "
+            f"{EIGHT_BIT[kind]}"
+        )
+    if kind in EIGHT_BIT and offloads(config.deepspeed, "offload_optimizer"):
+        raise UserError(
+            f"{name}: optimizer.type = {kind!r} does not run with zero_optimization.offload_optimizer; use "
+            f"{EIGHT_BIT[kind]}"
+        )
     if stage == 3:
         _check_stage_3(config)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from ds_hymotion.training.memory import MemoryUse, counting_saved, describe
+from ds_hymotion.training.memory import MemoryUse, counting_saved, describe, describe_peaks
 
 
 class Objective(nn.Module):
@@ -41,4 +41,8 @@ def test_a_spread_names_its_rank_and_its_cause() -> None:
     assert cause.endswith("balance the head with --joint_groups hip:others")
     many = describe([even] * 20 + [long])[0]
     assert many.count("weights") == 2 and "; 20: 21.5 (" in many
+    assert many.endswith("; spread 39 %") and line.endswith("; spread 0 %")
+    assert describe_peaks([100_000_000, 90_000_000]) == (
+        "allocated per device at most, MB: 0: 100.0; 1: 90.0; spread 11 %"
+    )
     assert len(describe([even, MemoryUse(4_000_000, 8_000_000, 1_500_000, 3_000_000)])) == 1

@@ -13,8 +13,8 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.slurm import adopt_slurm
 from tests.commands import ROOT, cpu_environment
 from tests.corpora import wavy_corpus
-from tests.ranks import free_port
-from tests.runs import logged, run_settings
+from tests.ranks import RankPool, free_port
+from tests.runs import logged, run_settings, train
 
 
 def node_commands(folder: Path, port: str) -> dict[str, list[list[str]]]:
@@ -32,36 +32,35 @@ def node_commands(folder: Path, port: str) -> dict[str, list[list[str]]]:
 
 
 @pytest.mark.full
-def test_two_nodes(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["deepspeed", "torchrun", "srun"])
+def test_two_nodes(ranks: RankPool, tmp_path: Path, way: str) -> None:
     corpus = wavy_corpus(tmp_path / "wavy", [20, 23, 31, 34, 40, 44])
-    config = tmp_path / "run.json"
-    config.write_text(json.dumps(run_settings(zero_optimization={"stage": 1})))
-    losses = {}
-    for way in ("deepspeed", "torchrun", "srun"):
-        port, run = str(free_port()), tmp_path / way
-        flags = ["launch/train.py", "--deepspeed", "--deepspeed_config", str(config), "--data_dir", str(corpus.folder),
-                 "--output_dir", str(run), "--max_steps", "3"]  # fmt: skip
-        nodes = []
-        for node, command in enumerate(node_commands(tmp_path, port)[way]):
-            environment = cpu_environment(tmp_path)
-            if way == "srun":
-                environment |= {"SLURM_PROCID": str(node), "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
-                environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-            output = (tmp_path / f"{way}{node}.txt").open("w")
-            nodes.append(
-                subprocess.Popen([*command, *flags], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
-            )
-        try:
-            codes = [node.wait(200) for node in nodes]
-        finally:
-            for process in nodes:
-                process.kill()
-        said = [(tmp_path / f"{way}{node}.txt").read_text() for node in range(2)]
-        assert codes == [0, 0], said
-        assert "2 data rank(s)" in said[0]
-        losses[way] = logged(run)
-    assert losses["deepspeed"] == losses["torchrun"] == losses["srun"]
-    assert len(losses["srun"]) == 3
+    settings = run_settings(zero_optimization={"stage": 1}, hymotion__training__max_steps=3)
+    ranks.run(2, train, settings, corpus.folder, tmp_path / "one")
+    config, port, run = tmp_path / "run.json", str(free_port()), tmp_path / way
+    config.write_text(json.dumps(settings))
+    flags = ["launch/train.py", "--deepspeed", "--deepspeed_config", str(config), "--data_dir", str(corpus.folder),
+             "--output_dir", str(run)]  # fmt: skip
+    nodes = []
+    for node, command in enumerate(node_commands(tmp_path, port)[way]):
+        environment = cpu_environment(tmp_path)
+        if way == "srun":
+            environment |= {"SLURM_PROCID": str(node), "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0"}
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        output = (tmp_path / f"{node}.txt").open("w")
+        nodes.append(
+            subprocess.Popen([*command, *flags], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        )
+    try:
+        codes = [node.wait(300) for node in nodes]
+    finally:
+        for process in nodes:
+            process.kill()
+    said = [(tmp_path / f"{node}.txt").read_text() for node in range(2)]
+    assert codes == [0, 0], "\n".join(said)
+    assert "2 data rank(s)" in said[0] and len(logged(run)) == 3
+    assert logged(run) == logged(tmp_path / "one")
 
 
 def test_tasks_of_a_slurm_step_become_ranks() -> None:

@@ -20,6 +20,7 @@ from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
+from ds_hymotion.parallel.eight_bit import optimizer_of
 from ds_hymotion.parallel.exchange import Exchange
 from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owned_experts, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
@@ -132,9 +133,11 @@ class DataEngine:
         """DeepSpeed's engine over groups of ``parameters``."""
         import deepspeed
 
+        settings, optimizer = optimizer_of(settings)
         return deepspeed.initialize(
             model=objective,
             model_parameters=parameters,
+            optimizer=optimizer,
             config=settings,
             mpu=self.mesh.mpu,
             dist_init_required=False,

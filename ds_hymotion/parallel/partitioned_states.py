@@ -27,11 +27,14 @@ class PartitionedStates(ParameterStates):
                 yield Fragment(name, start, numel)
 
     def local(self, fragment: Fragment, kind: str) -> torch.Tensor:
+        flat, start = self._place(fragment)
+        value = flat.data if kind == MASTER else self._base.state[flat][self._held(kind)]
+        return value.narrow(0, start, fragment.numel)
+
+    def _place(self, fragment: Fragment) -> tuple[torch.Tensor, int]:
         optimizer = self.engine.optimizer
         group, start, _ = optimizer.grad_position[optimizer.get_param_id(self.parameters[fragment.name])]
-        flat = optimizer.fp32_partitioned_groups_flat[group]
-        value = flat.data if kind == MASTER else self._base.state[flat][kind]
-        return value.narrow(0, start, fragment.numel)
+        return optimizer.fp32_partitioned_groups_flat[group], start
 
     @torch.no_grad()
     def write(self, parameter: torch.nn.Parameter, part: torch.Tensor) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ds_hymotion.config import RunConfig
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.eight_bit import optimizer_of
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.experts import MovingGroups
 from ds_hymotion.parallel.gradient_sync import GradientSync
@@ -150,10 +151,12 @@ class StagedFace(DataEngine):
 
     def _initialize(self, objective: FlowObjective, settings: dict[str, Any], parameters: list[dict[str, Any]]) -> Any:
         self._mark()
+        settings, optimizer = optimizer_of(settings)
         with pipeline_class(self.engine_class):
             engine, *_ = deepspeed.initialize(
                 model=self.module,
                 model_parameters=parameters,
+                optimizer=optimizer,
                 config={**settings, "pipeline": PIPELINE},
                 dist_init_required=False,
             )

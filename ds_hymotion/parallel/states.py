@@ -15,6 +15,7 @@ import torch
 
 from ds_hymotion.parallel.cpu_adam import replay_steps
 from ds_hymotion.parallel.cuts import CutPlan
+from ds_hymotion.parallel.eight_bit import NAMES, is_quantised, read_moment, write_moment
 from ds_hymotion.parallel.experts import EXPERT
 from ds_hymotion.parallel.mesh import Mesh
 
@@ -63,6 +64,7 @@ class ParameterStates:
         self._stages = stages or {name: (0, shape_of(value)) for name, value in parameters.items()}
         self.holder = holder or (lambda name: 0)
         self.names = list(self._stages)
+        self._written: dict[tuple[torch.Tensor, str], torch.Tensor] = {}
         self.partitioned = bool(engine.zero_optimization()) or hasattr(engine.optimizer, "bf16_groups")
 
     def fragments(self) -> Iterator[Fragment]:
@@ -82,14 +84,15 @@ class ParameterStates:
             for key, value in self._base.state.get(flat, {}).items()
             if torch.is_tensor(value) and value.shape == flat.shape and value.dim() > 0
         }
-        return [MASTER, *sorted(moments)]
+        other = {held: name for name, held in NAMES.items()}
+        return [MASTER, *sorted(other.get(key, key) for key in moments)]
 
     def local(self, fragment: Fragment, kind: str) -> torch.Tensor:
         """This rank's slice, flat, as the very tensor the optimizer updates."""
         parameter = self.parameters[fragment.name]
         if not self.partitioned:
-            return (parameter.data if kind == MASTER else self._base.state[parameter][kind]).view(-1)
-        value = _mapping(parameter).get_hp_fragment(None if kind == MASTER else kind)
+            return (parameter.data if kind == MASTER else self._base.state[parameter][self._held(kind)]).view(-1)
+        value = _mapping(parameter).get_hp_fragment(None if kind == MASTER else self._held(kind))
         return value.narrow(0, 0, fragment.numel)
 
     def whole_shape(self, name: str) -> tuple[int, ...]:
@@ -141,13 +144,54 @@ class ParameterStates:
 
     def pieces(self, kind: str) -> dict[str, tuple[Fragment, torch.Tensor]]:
         """This rank's slices of one kind, for :meth:`gather`."""
-        return {fragment.name: (fragment, self.local(fragment, kind)) for fragment in self.fragments()}
+        return {fragment.name: (fragment, self._value(fragment, kind)) for fragment in self.fragments()}
 
     @torch.no_grad()
     def put(self, fragment: Fragment, kind: str, whole: torch.Tensor) -> None:
-        """Write this rank's slice of a whole tensor; weights that the network uses are :meth:`put_weight`'s."""
-        target = self.local(fragment, kind)
+        """Write this rank's slice of a whole tensor; weights that the network uses are :meth:`put_weight`'s.
+
+        Moments of 8 bit take it in at :meth:`settle`.
+        """
+        target = self._value(fragment, kind)
         target.copy_(self.slice_of(fragment, whole).to(target.device, target.dtype))
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Quantise the 8-bit moments that were written since the last call."""
+        for (flat, kind), values in self._written.items():
+            write_moment(self._base.state[flat], kind, values)
+        self._written.clear()
+
+    def _value(self, fragment: Fragment, kind: str) -> torch.Tensor:
+        """This rank's slice, flat, in floating point; of an 8-bit moment a copy that is kept for :meth:`settle`."""
+        if kind != MASTER:
+            flat, start = self._place(fragment)
+            state = self._base.state[flat]
+            if is_quantised(state, kind):
+                if (flat, kind) not in self._written:
+                    self._written[flat, kind] = read_moment(state, kind)
+                return self._written[flat, kind].narrow(0, start, fragment.numel)
+        return self.local(fragment, kind)
+
+    def _place(self, fragment: Fragment) -> tuple[torch.Tensor, int]:
+        """The tensor that the optimizer steps for a slice, and where the slice begins in it."""
+        parameter = self.parameters[fragment.name]
+        if not self.partitioned:
+            return parameter, 0
+        mapping = _mapping(parameter)
+        return self._base.param_groups[mapping.param_group_index]["params"][0], mapping.get_hp_fragment_address().start
+
+    def element_bytes(self, kind: str) -> int:
+        """Bytes that one element of a kind of state takes."""
+        return 1 if is_quantised(self._first_state(), kind) else 4
+
+    def _first_state(self) -> dict[str, Any]:
+        return next((self._base.state[flat] for flat in self._flat_parameters() if flat in self._base.state), {})
+
+    def _held(self, kind: str) -> str:
+        """How the optimizer's state calls a moment."""
+        state = self._first_state()
+        return NAMES[kind] if kind in NAMES and NAMES[kind] in state else kind
 
     def slice_of(self, fragment: Fragment, whole: torch.Tensor) -> torch.Tensor:
         """This rank's slice, flat, of a whole tensor."""
@@ -196,8 +240,9 @@ class ParameterStates:
                 flat.grad = torch.ones_like(flat)
             base.step()
             for flat in grads:
-                for value in base.state.get(flat, {}).values():
-                    if torch.is_tensor(value) and value.shape == flat.shape and value.dim() > 0:
+                for key, value in base.state.get(flat, {}).items():
+                    per_element = torch.is_tensor(value) and value.shape == flat.shape and value.dim() > 0
+                    if per_element or key.startswith("absmax"):
                         value.zero_()
             for flat, grad in grads.items():
                 flat.grad = grad

@@ -176,6 +176,7 @@ class Checkpoint:
                     self.average.put(fragments[name], whole)
                 else:
                     self.states.put(fragments[name], kind, whole)
+        self.states.settle()
         if self.average:
             self.average.updates = int(state["ema_updates"])
         restore_sums(folder, state, self.sync, self.states, self.mesh)

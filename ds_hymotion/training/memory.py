@@ -75,7 +75,11 @@ class MemoryWatch:
         """What the last step measured, of all ranks (collective); [] where it was not measured."""
         if self.measured is None:
             return []
-        return describe(self.engine.mesh.gather_objects(self.measured), self.suggestion)
+        mesh = self.engine.mesh
+        lines = describe(mesh.gather_objects(self.measured), self.suggestion)
+        if mesh.device.type == "cuda":
+            lines.append(describe_peaks(mesh.gather_objects(torch.cuda.max_memory_allocated(mesh.device))))
+        return lines
 
     def _use(self, saved: SavedBytes) -> MemoryUse:
         states = self.engine.states
@@ -85,9 +89,9 @@ class MemoryWatch:
             held = getattr(parameter, "ds_tensor", parameter)
             weights[own_name(name).startswith(HEAD)] += held.numel() * held.element_size()
         kinds = [kind for kind in states.kinds() if kind != MASTER or states.partitioned]
+        per_element = sum(states.element_bytes(kind) for kind in kinds) + 4 * bool(self.average)
         for fragment in states.fragments():
-            copies = len(kinds) + bool(self.average)
-            sizes[own_name(fragment.name).startswith(HEAD)] += 4 * copies * fragment.numel
+            sizes[own_name(fragment.name).startswith(HEAD)] += per_element * fragment.numel
         return MemoryUse(weights[False], sizes[False], weights[True] + sizes[True] + saved.loss, saved.network)
 
 
@@ -150,9 +154,9 @@ def describe(uses: list[MemoryUse], suggestion: str = "") -> list[str]:
         + ")"
         for rank in told
     ]
-    lines = ["memory per rank, MB: " + "; ".join(parts)]
-    if uses[most].total > uses[least].total * (1 + WIDEST_SPREAD):
-        share = uses[most].total / uses[least].total - 1
+    share = uses[most].total / max(1, uses[least].total) - 1
+    lines = [f"memory per rank, MB: {'; '.join(parts)}; spread {100 * share:.0f} %"]
+    if share > WIDEST_SPREAD:
         other = asdict(uses[least])
         more = {kind: value - other[kind] for kind, value in asdict(uses[most]).items()}
         cause = max(more, key=lambda kind: more[kind])
@@ -162,6 +166,14 @@ def describe(uses: list[MemoryUse], suggestion: str = "") -> list[str]:
             line += f"; balance the head with --joint_groups {suggestion}"
         lines.append(line)
     return lines
+
+
+def describe_peaks(peaks: list[int]) -> str:
+    """A line on the most bytes that each rank's device had allocated (of many ranks, the least and the most)."""
+    most, least = max(peaks), min(peaks)
+    told = range(len(peaks)) if len(peaks) <= MOST_TOLD else sorted({peaks.index(least), peaks.index(most)})
+    parts = "; ".join(f"{rank}: {megabytes(peaks[rank])}" for rank in told)
+    return f"allocated per device at most, MB: {parts}; spread {100 * (most / max(1, least) - 1):.0f} %"
 
 
 def megabytes(value: int, sign: str = "") -> str:
