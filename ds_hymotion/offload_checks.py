@@ -78,6 +78,11 @@ def _check_stage_3(config: RunConfig) -> None:
             "use stage 1 or 2, or leave it out",
         ),
         "hymotion.text.mode = live": (ours.text.mode == "live", "use stage 1 or 2, or cached"),
+        f"hymotion.experts.number = {ours.experts.number}": (ours.experts.number > 0, "use stage 1 or 2, or 0 experts"),
+        f"hymotion.lora.rank = {ours.lora.rank if ours.lora else 0}": (
+            ours.lora is not None,
+            "use stage 1 or 2: adapters leave little to divide",
+        ),
         "hymotion.pipeline.mode = temporal": (ours.pipeline.mode == "temporal", "use stage 1"),
     }
     for key, (present, alternative) in refusals.items():

@@ -97,10 +97,8 @@ class ChunkModule(PipelineModule):
         self._set_bounds(stage, stage + 1)
 
     def _build(self) -> None:
-        """Take in the objective: DeepSpeed has no layers to build. Shared weights count on the first stage."""
+        """Take in the objective: DeepSpeed has no layers to build."""
         self.objective = self._given.pop()
-        for parameter in self.parameters():
-            parameter.ds_pipe_replicated = self.plan.stages == 1 and self.stage_id > 0
 
     @property
     def generator(self) -> TemporalGenerator:

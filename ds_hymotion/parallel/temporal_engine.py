@@ -49,10 +49,12 @@ class TemporalFace(StagedFace):
         self.stage_table = describe_chunks(self.module.generator.config, mesh.pipe_size)
 
     def _mark(self) -> None:
+        """Shared weights count on the first stage."""
         super()._mark()
-        for parameter in self.network_parameters.values():
-            if parameter.ds_pipe_replicated:  # type: ignore[attr-defined]
+        if self.module.plan.stages == 1 and self.module.stage_id > 0:
+            for parameter in self.network_parameters.values():
                 parameter.model_parallel = False  # type: ignore[attr-defined]
+                parameter.ds_pipe_replicated = True  # type: ignore[attr-defined]
 
     @property
     def generator(self) -> StagedChunks:
