@@ -97,6 +97,7 @@ def _serve(port: int) -> None:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    linear = torch.nn.functional.linear
     from datetime import timedelta
 
     from ds_hymotion.parallel.mesh import quiet_cpu_setup
@@ -121,6 +122,7 @@ def _serve(port: int) -> None:
                 function = getattr(function, part)
             value = pickle.dumps(function(*pickle.loads(arguments)))
             dist.barrier()
+            torch.nn.functional.linear = linear  # ZeRO-3 leaves its own, which rounds otherwise in bf16
             gc.collect()  # engines are cycles, and keep their groups with all threads
             groups._release_process_group_references()
             dist.destroy_process_group()
