@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ds_hymotion.action_names import ACTION_TYPES
-from ds_hymotion.deepspeed_keys import zero_stage
+from ds_hymotion.deepspeed_keys import offloads, zero_stage
 from ds_hymotion.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def check_experts(config: RunConfig) -> None:
     _check_spread(config)
     zero = config.deepspeed.get("zero_optimization", {})
     zero = zero if isinstance(zero, dict) else {}
-    offloads = any(zero.get(key, {}).get("device", "none") != "none" for key in ("offload_optimizer", "offload_param"))
+    offloaded = any(offloads(config.deepspeed, key) for key in ("offload_optimizer", "offload_param"))
     hymotion = config.hymotion
     accumulated = config.deepspeed.get("data_types", {}).get("grad_accum_dtype") or "fp32"
     clipping = config.deepspeed.get("gradient_clipping", 1.0)  # DeepSpeed's own default
@@ -62,7 +62,11 @@ def check_experts(config: RunConfig) -> None:
             and (experts.owners > 1 or any(phase.drop_experts for phase in experts.phases)),
             "use train_micro_batch_size_per_gpu, or experts.size = 1 and phases without drop_experts",
         ),
-        "zero_optimization with offload": (offloads, "leave offload_optimizer and offload_param out"),
+        f"hymotion.experts.noise = {experts.noise} without hymotion.model.init_from": (
+            experts.noise and not hymotion.model.init_from,
+            "set init_from, or noise to 0: fresh experts learn apart by their clips",
+        ),
+        "zero_optimization with offload": (offloaded, "leave offload_optimizer and offload_param out"),
         "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),
         "zero_optimization.zenflow": (zero.get("zenflow"), "leave it out"),
     }

@@ -11,7 +11,7 @@ import torch
 
 from ds_hymotion.data.actions.prompts import action_of_prompt
 from ds_hymotion.data.actions.types import ActionTypes
-from ds_hymotion.data.corpus import Corpus, Sample
+from ds_hymotion.data.corpus import ACTION_TYPES_FILE, Corpus, Sample
 from ds_hymotion.data.expert_ids import expert_number
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.sampler import VelocityNetwork, row_noise, sample
@@ -109,13 +109,15 @@ def checked_prompts(prompts: Sequence[Prompt], longest: int) -> list[Prompt]:
     return checked
 
 
-def corpus_prompts(corpus: Corpus, longest: int) -> list[Prompt]:
+def corpus_prompts(corpus: Corpus, longest: int, as_sorted: bool = False) -> list[Prompt]:
     """The first caption of one clip per action type, or of the first six clips where types are not known.
 
-    A prompt has its clip's length within 20..``longest`` frames.
+    A prompt has its clip's length within 20..``longest`` frames. Types are those given with the motions, or with
+    ``as_sorted`` those that experts are trained by, where the corpus has been sorted.
     """
     chosen: dict[str, Sample] = {}
-    for clip in corpus.samples:
+    types = ActionTypes.open(corpus) if as_sorted and (corpus.folder / ACTION_TYPES_FILE).is_file() else None
+    for clip in corpus.samples if types is None else [replace(c, action=types.name_of(c)) for c in corpus.samples]:
         chosen.setdefault(clip.action or f"clip {len(chosen)}", clip)
     return [
         Prompt(

@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from ds_hymotion.arguments import flag, parse_flags
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.expert_ids import expert_number
 from ds_hymotion.errors import UserError, command_line
 from ds_hymotion.flow.postprocess import smooth_motion
 from ds_hymotion.formats.motions import FORMATS, write_motion
@@ -82,12 +83,13 @@ def main() -> None:
 
     model = load_model(arguments.model, arguments.text_encoder)
     config = model.generator.config
-    prompts += corpus_prompts(corpus, config.text_position) if corpus else []
+    prompts += corpus_prompts(corpus, config.text_position, bool(config.expert_names)) if corpus else []
     prompts = checked_prompts(prompts, config.text_position)
     if arguments.action is not None:
         if not config.expert_names:
             raise UserError(f"--action {arguments.action}: this network has no experts; leave it out")
-        prompts = [replace(prompt, action=arguments.action) for prompt in prompts]
+        action = config.expert_names[expert_number(arguments.action, config.expert_names)]
+        prompts = [replace(prompt, action=action) for prompt in prompts]
     name = model.provenance.text_encoder
     encoder = text_encoder(name, config.ctxt_input_dim, config.vtxt_input_dim, arguments.sources())
     fit_encoder(encoder, model.provenance, Path(arguments.model))

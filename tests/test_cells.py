@@ -121,3 +121,14 @@ def test_another_number_of_owners_plans_what_is_left() -> None:
     rest = plan.epoch(0, [(planner(2).layout, 3)])
     seen = [clip for step in [*done, *rest] for clip in step.clips]
     assert sorted(seen) == list(range(41))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rare_type_is_spread_over_the_epoch(seed: int) -> None:
+    """Six clips of one type among 194 of its owner's, over some fifty steps: not all of them late."""
+    of = tuple([0] * 194 + [1] * 6 + [2] * 100 + [3] * 100)
+    plan = ExpertPlan(of, 4, 2)
+    layout = Layout(2, 1, 4, owners=2)
+    steps = Planner([50] * 400, BucketSettings((60, 120)), layout, seed=seed, experts=plan).epoch(0)
+    places = [number / len(steps) for number, step in enumerate(steps) for clip in step.clips if of[clip] == 1]
+    assert len(places) == 6 and min(places) < 0.5 and 0.2 < sum(places) / 6 < 0.8

@@ -53,6 +53,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
         {"hymotion__parallel__model": 2, "hymotion__experts__size": 2, "gradient_clipping": 0.0},
         r"size = 2 does not divide both 2 experts and 1 data rank\(s\); use 1",
     ),
+    ({"hymotion__experts__noise": 0.1}, "noise = 0.1 without hymotion.model.init_from .* set init_from, or noise to 0"),
+    ({"zero_optimization": {"stage": 3}}, "number = 2 does not run with zero_optimization.stage = 3; use stage 1 or 2"),
     ({"hymotion__experts__size": 3}, "size = 3 does not divide .* use 1 or 2"),
     ({"hymotion__experts__names": ["A"]}, "holds 1 names, .*number is 2; set it to 1"),
     ({"hymotion__experts__names": ["A", "a"]}, "'A' twice"),

@@ -13,7 +13,7 @@ from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_released
 from ds_hymotion.model.temporal import build
-from ds_hymotion.training.weights import Provenance, load_model, save_weights
+from ds_hymotion.training.weights import Provenance, load_model, save_weights, trained_experts
 from tests.commands import run_here
 from tests.corpora import SMALL
 
@@ -29,6 +29,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("experts") / "weights.safetensors"
     save_weights(path, generator.state_dict(), Provenance(asdict(config), "hymotion-201", 30.0, "hashed", "tiny", 7))
     return path
+
+
+def test_weights_name_their_experts(weights: Path) -> None:
+    assert trained_experts(weights) == ("WALK", "SIT")
 
 
 def sampled(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ds_hymotion.data.actions.types import ActionTypes, samples_digest
 from ds_hymotion.errors import UserError
 from ds_hymotion.generation import Prompt, checked_prompts, corpus_prompts, read_prompts
 from tests.corpora import wavy_corpus
@@ -45,3 +46,10 @@ def test_a_corpus_gives_prompts_that_the_network_can_sample(tmp_path: Path) -> N
     prompts = checked_prompts(corpus_prompts(corpus, 60), 60)
     assert sorted(prompt.frames for prompt in prompts) == [20, 30, 60]
     assert {prompt.clip for prompt in prompts} == {sample.id for sample in corpus.samples}
+
+
+def test_with_experts_a_corpus_gives_the_types_it_was_sorted_into(tmp_path: Path) -> None:
+    corpus = wavy_corpus(tmp_path, [30, 40])
+    ActionTypes(("A", "B"), (1, 0), "labels", samples_digest(corpus.samples)).write(corpus.folder)
+    assert [prompt.action for prompt in corpus_prompts(corpus, 60)] == [None, None]
+    assert [prompt.action for prompt in corpus_prompts(corpus, 60, as_sorted=True)] == ["B", "A"]

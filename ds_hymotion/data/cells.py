@@ -151,16 +151,19 @@ class CellDrawer:
     def _take(
         self, bucket: int, steps: int, dropped: frozenset[int], place: float, random: np.random.Generator
     ) -> list[list[int]]:
-        """Each owner's visits in this step: what would use its clips up in ``steps`` steps, evenly over its experts."""
+        """Each owner's visits in this step: what would use its clips up in ``steps`` steps.
+
+        An expert's share of them is a fraction, which systematic sampling rounds up as often as it should be: rare
+        types are spread over all steps.
+        """
         taken = []
         for counts in self._counts(self._left[bucket], dropped):
             total = sum(counts.values())
             want = -(-total // steps) if total else 0
             shares = {expert: want * count / total for expert, count in counts.items()}
-            chosen = {expert: int(share) for expert, share in shares.items()}
-            order = sorted(counts, key=lambda expert: (chosen[expert] - shares[expert], random.random()))
-            for expert in order[: want - sum(chosen.values())]:
-                chosen[expert] += 1
+            order = random.permutation(sorted(counts)).tolist()
+            marks = np.floor(np.cumsum([0.0, *(shares[expert] for expert in order)]) + random.random() + 1e-9)
+            chosen = dict(zip(order, np.diff(marks).astype(int).tolist()))
             taken.append(
                 [visit for expert, count in chosen.items() for visit in self._pull(bucket, expert, count, place)]
             )

@@ -119,7 +119,7 @@ class Checkpoint:
             "expert_steps": self.states.expert_steps(),
             "deferred": deferred_state(self.sync, self.states, self.mesh),
             "kinds": list(sources),
-            "ema_updates": self.average.updates if self.average else 0,
+            "ema_updates": self._updates(),
             "shapes": self._shapes(),
             **state,
         }
@@ -178,9 +178,14 @@ class Checkpoint:
                     self.states.put(fragments[name], kind, whole)
         self.states.settle()
         if self.average:
-            self.average.updates = int(state["ema_updates"])
+            self.average.restore(state["ema_updates"])
         restore_sums(folder, state, self.sync, self.states, self.mesh)
         return state
+
+    def _updates(self) -> dict[str, int]:
+        """How often the average of every parameter was updated (collective)."""
+        found = self.mesh.gather_objects(dict(self.average.updates) if self.average else {})
+        return {name: count for own in found for name, count in own.items()}
 
     def _bytes(self) -> int:
         kinds = len(self.states.kinds()) + bool(self.average)

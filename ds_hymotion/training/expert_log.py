@@ -32,7 +32,7 @@ class ExpertLog:
         self.lengths = lengths
         self.clips = [0] * experts.number
         self.frames = [0] * experts.number
-        self.last = [0] * experts.number
+        self.waits = [0] * experts.number
         self._starving: set[int] = set()
 
     def count(self, number: int, step: Step) -> list[str]:
@@ -41,14 +41,16 @@ class ExpertLog:
             expert = self.plan.of[row.clip]
             self.clips[expert] += 1
             self.frames[expert] += self.lengths[row.clip]
+        if self.plan.phase(number - 1).experts:
+            self.waits = [waited + 1 for waited in self.waits]
         for expert in step.experts:
-            self.last[expert] = number
+            self.waits[expert] = 0
         self._starving -= set(step.experts)
         every = self.experts.starving_steps
         lines = []
         for expert, name in enumerate(self.experts.types):
-            waits = number - self.last[expert]
-            if every and self.plan.phase(number - 1).experts and waits >= every and expert not in self._starving:
+            waits = self.waits[expert]
+            if every and waits >= every and expert not in self._starving:
                 self._starving.add(expert)
                 clips = self.plan.of.count(expert)
                 lines.append(
@@ -78,11 +80,13 @@ class ExpertLog:
 
     def state(self) -> dict[str, Any]:
         """The counts as a JSON-able object."""
-        return {"clips": self.clips, "frames": self.frames, "last": self.last}
+        return {"clips": self.clips, "frames": self.frames, "waits": self.waits}
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        self.clips, self.frames, self.last = (list(state[key]) for key in ("clips", "frames", "last"))
+        self.clips, self.frames, self.waits = (list(state[key]) for key in ("clips", "frames", "waits"))
+        every = self.experts.starving_steps
+        self._starving = {expert for expert, waits in enumerate(self.waits) if every and waits >= every}
 
     def table(self) -> str:
         """Parameters in all, active and per rank, and what the first epoch has of every expert and every cell."""

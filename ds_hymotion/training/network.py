@@ -29,7 +29,7 @@ from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
-from ds_hymotion.training.weights import read_weights
+from ds_hymotion.training.weights import read_weights, trained_experts
 
 OVERRIDES = [
     "feat_dim",
@@ -137,6 +137,12 @@ def build_generator(
     if settings.model.init_from and (settings.lora or not resumed):
         source = read_weights(settings.model.init_from)
         state = with_states(generator, source)
+        theirs = trained_experts(settings.model.init_from) if settings.experts.number else ()
+        if theirs and theirs != settings.experts.types:
+            raise UserError(
+                f"{settings.model.init_from} has experts {', '.join(theirs)}, hymotion.experts.names asks for "
+                f"{', '.join(settings.experts.types)}; give the same names in the same order"
+            )
         state = with_experts(generator, state, settings.experts.noise, settings.training.seed)
         report = load_into(generator, state, settings.model.init_from, settings.model.allow_fresh)
         report = report.with_fresh({name: WITHOUT_STATES for name in state if is_state(name) and name not in source})

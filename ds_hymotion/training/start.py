@@ -13,6 +13,7 @@ from ds_hymotion.data.corpus import HEADER, Corpus
 from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError
+from ds_hymotion.model.experts import expert_of
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.parallel.deepspeed_check import check_json
 from ds_hymotion.parallel.mesh import Mesh, runs_on_gpu
@@ -57,6 +58,11 @@ def start_training(arguments: TrainArguments) -> Path | None:
     corpus = Corpus.open(corpus_of(arguments.data_dir, output, space, config.hymotion.text.encoder))
     network = network_config(config.hymotion, corpus)
     groups = sync_groups(config.hymotion.gradient_sync, parameter_names(network))
+    if config.hymotion.experts.number and not any(expert_of(name) is None for name in groups.always):
+        raise UserError(
+            f"hymotion.gradient_sync.frozen = {config.hymotion.gradient_sync.frozen} freezes the whole trunk; leave it "
+            'out and set hymotion.experts.phases = [{"until": 1000, "train": ["experts"]}]'
+        )
     if config.hymotion.lora:
         adapted_linears(config.hymotion.lora, network)
     mixture = Mixture.open(corpus, config.hymotion.data)

@@ -123,6 +123,14 @@ def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
     return load_released(path / "latest.ckpt" if path.is_dir() else path).state
 
 
+def trained_experts(path: str | Path) -> tuple[str, ...]:
+    """Names of the experts in what :func:`read_weights` reads, in the order of their numbers; () without any."""
+    path = Path(path)
+    if path.is_dir() and not (path / "latest.ckpt").is_file():
+        return tuple(run_weights(path)[1].config.expert_names)
+    return tuple(load_weights(path)[1].config.expert_names) if path.suffix == ".safetensors" else ()
+
+
 def run_weights(run: Path, base: str | Path | None = None) -> tuple[dict[str, torch.Tensor], Provenance]:
     """The weights of a run folder: its final export, or the average (else the weights) of its newest checkpoint.
 
