@@ -53,7 +53,7 @@ def lines(run: Path) -> list[str]:
     return path.read_text().splitlines() if path.is_file() else []
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kills", [3, pytest.param(30, marks=[pytest.mark.full, pytest.mark.timeout(1800)])])
 def test_kills_at_any_moment(ranks: RankPool, corpus: Corpus, tmp_path: Path, kills: int) -> None:
     """Every third kill falls into a save. Steps enough that the run cannot end before the last kill."""
     steps = EVERY * (kills + 2)
