@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import BatchMaker
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.expert_ids import expert_ids

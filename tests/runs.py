@@ -10,7 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ds_hymotion.config import RunConfig, set_by_path
+from ds_hymotion.config.json_files import set_by_path
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.training.checkpoint import newest_checkpoint, read_kind

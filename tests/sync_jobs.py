@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.parallel.engine import DataEngine
 from ds_hymotion.parallel.gradient_sync import assert_synced
 from ds_hymotion.parallel.mesh import Mesh

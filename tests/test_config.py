@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ds_hymotion.arguments import TrainArguments, parse_flags
-from ds_hymotion.config import RunConfig, read_json
+from ds_hymotion.config.json_files import read_json
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.errors import UserError
 from tests.conftest import ROOT
 

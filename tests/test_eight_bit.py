@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ds_hymotion import deepspeed_keys
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from tests.ranks import RankPool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.reports.benchmarks import experts
 
 

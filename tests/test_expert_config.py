@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ds_hymotion.config import DataSection, RunConfig
+from ds_hymotion.config.data import DataSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.actions.types import ActionTypes, samples_digest
 from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture

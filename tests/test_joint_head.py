@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ds_hymotion.config import FlowSection, TrainingSection
+from ds_hymotion.config.flow import FlowSection
+from ds_hymotion.config.training import TrainingSection
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.training.checkpoint import EMA, newest_checkpoint, read_kind

@@ -12,7 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ds_hymotion.config import LoraSection, RunConfig
+from ds_hymotion.config.lora import LoraSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.tensors import save_tensors

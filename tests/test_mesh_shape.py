@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
+from ds_hymotion.config.mesh_shape import AXES, MeshShape
 from ds_hymotion.errors import UserError
-from ds_hymotion.mesh_shape import AXES, MeshShape
 
 
 @pytest.mark.parametrize(("pipe", "data", "model"), [(1, 1, 1), (1, 3, 2), (2, 2, 2), (3, 1, 4)])

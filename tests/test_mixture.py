@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from ds_hymotion.config import DataSection, RunConfig, parse_section
+from ds_hymotion.config.data import DataSection
+from ds_hymotion.config.hymotion import parse_section
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import BatchMaker
 from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.corpus import Corpus

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from ds_hymotion.config import FlowSection
+from ds_hymotion.config.flow import FlowSection
 from ds_hymotion.data.batches import Batch, BatchMaker
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.plan import Row

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ds_hymotion.config import GradientSyncSection
+from ds_hymotion.config.gradient_sync import GradientSyncSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import preset

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.flow.sampler import sample
 from ds_hymotion.model.generator import MotionGenerator

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from ds_hymotion.config import set_by_path
+from ds_hymotion.config.json_files import set_by_path
 from ds_hymotion.data.corpus import Corpus
 from tests.commands import run_here
 from tests.corpora import wavy_corpus

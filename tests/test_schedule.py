@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ds_hymotion.config import TrainingSection
+from ds_hymotion.config.training import TrainingSection
 from ds_hymotion.training.schedule import rate_factor
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ds_hymotion.config import GradientSyncSection, TrainingSection
+from ds_hymotion.config.gradient_sync import GradientSyncSection
+from ds_hymotion.config.training import TrainingSection
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.motion.groups import JointGroups

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from ds_hymotion.config import PipelineSection
+from ds_hymotion.config.pipeline import PipelineSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.model import blocks
 from ds_hymotion.model.config import ModelConfig

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus, Sample, UnreadableSample
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.temporal import TemporalGenerator

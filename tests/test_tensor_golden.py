@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ds_hymotion.config import FlowSection, RunConfig
+from ds_hymotion.config.flow import FlowSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.motion.representation import representation

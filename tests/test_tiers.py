@@ -10,7 +10,8 @@ import torch.distributed as dist
 
 from ds_hymotion.action_names import ACTION_TYPES
 from ds_hymotion.arguments import TrainArguments
-from ds_hymotion.config import RunConfig, read_json
+from ds_hymotion.config.json_files import read_json
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ds_hymotion.config import HymotionSection
+from ds_hymotion.config.hymotion import HymotionSection
 from ds_hymotion.data.corpus import Sample
 from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture, traits

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ds_hymotion.config import DataSection
+from ds_hymotion.config.data import DataSection
 from ds_hymotion.data.actions.types import ActionTypes
 from ds_hymotion.data.corpus import ACTION_TYPES_FILE, Corpus, Sample
 from ds_hymotion.data.plan import Planner

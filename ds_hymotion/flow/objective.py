@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ds_hymotion.config import FlowSection
+from ds_hymotion.config.flow import FlowSection
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.flow.expert_sums import ExpertSums
 from ds_hymotion.flow.losses import channel_sums, foot_contact_sum, joint_position_sum

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ds_hymotion.deepspeed_keys import EIGHT_BIT
+from ds_hymotion.config.deepspeed_keys import EIGHT_BIT
 
 NAMES = {"exp_avg": "state1", "exp_avg_sq": "state2"}
 """A moment's name in other Adams, which checkpoints use, and in this one."""

@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.utils.cpp_extension import CUDA_HOME
 
-from ds_hymotion.config import ExpertsSection, RunConfig
+from ds_hymotion.config.deepspeed_keys import offloads
+from ds_hymotion.config.experts import ExpertsSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.plan import Step
-from ds_hymotion.deepspeed_keys import offloads
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from ds_hymotion.config.mesh_shape import AXES, MeshShape
 from ds_hymotion.errors import UserError
-from ds_hymotion.mesh_shape import AXES, MeshShape
 from ds_hymotion.model.precision import accumulate_in_fp32
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from ds_hymotion.config import GradientSyncSection
+from ds_hymotion.config.gradient_sync import GradientSyncSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.initialisation import own_name
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch, equal_shapes
 from ds_hymotion.flow.objective import FlowObjective, Targets, noised_inputs
 from ds_hymotion.parallel.cuts import CutPlan

@@ -12,7 +12,7 @@ from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.runtime.pipe.schedule import InferenceSchedule
 from torch import Tensor, nn
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.eight_bit import optimizer_of

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import torch
 
-from ds_hymotion.config import PipelineSection
+from ds_hymotion.config.pipeline import PipelineSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.temporal import build

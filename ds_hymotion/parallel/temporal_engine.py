@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch, equal_shapes
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.chunks import join

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from ds_hymotion.config import HymotionSection
+from ds_hymotion.config.hymotion import HymotionSection
 from ds_hymotion.tiers import TIERS
 
 HEADER = """# Configurations

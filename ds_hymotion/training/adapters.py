@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import HymotionSection, LoraSection
+from ds_hymotion.config.hymotion import HymotionSection
+from ds_hymotion.config.lora import LoraSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.tensors import tensors_digest, write_json
 from ds_hymotion.model.adapters import A, B, LowRank, adapter_sizes, add_adapters, linear_names

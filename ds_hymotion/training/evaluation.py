@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ds_hymotion.config import EvaluationSection
+from ds_hymotion.config.evaluation import EvaluationSection
 from ds_hymotion.data.batches import BatchMaker
 from ds_hymotion.data.cells import ExpertPlan
 from ds_hymotion.data.plan import Row

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ds_hymotion.config import ExpertsSection
+from ds_hymotion.config.experts import ExpertsSection
 from ds_hymotion.data.plan import Planner, Step
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.parallel.engine import DataEngine

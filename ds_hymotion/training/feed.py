@@ -8,7 +8,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch, BatchMaker
 from ds_hymotion.data.corpus import Sample
 from ds_hymotion.data.expert_ids import expert_ids

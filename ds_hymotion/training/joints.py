@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ds_hymotion.config import FlowSection, TrainingSection
+from ds_hymotion.config.flow import FlowSection
+from ds_hymotion.config.training import TrainingSection
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import ChannelShare
 from ds_hymotion.motion.groups import JointGroups

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import HymotionSection, RunConfig
+from ds_hymotion.config.hymotion import HymotionSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from ds_hymotion.config import ExpertsSection, RunConfig
+from ds_hymotion.config.experts import ExpertsSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.cells import ExpertPlan, Phase
 from ds_hymotion.data.corpus import Sample

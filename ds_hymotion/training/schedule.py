@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ds_hymotion.config import TrainingSection
+from ds_hymotion.config.training import TrainingSection
 
 
 def rate_factor(step: int, settings: TrainingSection) -> float:

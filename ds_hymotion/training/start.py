@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from ds_hymotion.arguments import AUTO, TrainArguments
-from ds_hymotion.config import RunConfig, read_json
+from ds_hymotion.config.json_files import read_json
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import HEADER, Corpus
 from ds_hymotion.data.expert_ids import expert_ids
 from ds_hymotion.data.mixture import Mixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import TextSection
+from ds_hymotion.config.text import TextSection
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.errors import UserError

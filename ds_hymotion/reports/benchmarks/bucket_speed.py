@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.plan import Position, Step
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.reports.measuring.builtin_corpus import builtin_corpus

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.generation import Prompt, SamplingSettings, generate_motions
 from ds_hymotion.model.config import ModelConfig

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ds_hymotion.action_names import ACTION_TYPES
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus, Sample
 from ds_hymotion.flow.matching import interpolate
 from ds_hymotion.model.experts import ExpertGenerator, Routed

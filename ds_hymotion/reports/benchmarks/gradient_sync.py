@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import GradientSyncSection, RunConfig
+from ds_hymotion.config.gradient_sync import GradientSyncSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import preset

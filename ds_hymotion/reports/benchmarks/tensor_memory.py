@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ds_hymotion.config import TrainingSection
+from ds_hymotion.config.training import TrainingSection
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import preset
 from ds_hymotion.motion.representation import representation

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from ds_hymotion.config import FlowSection, PipelineSection, RunConfig
+from ds_hymotion.config.flow import FlowSection
+from ds_hymotion.config.pipeline import PipelineSection
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.model.config import ModelConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.adapters import LowRank, add_adapters
 from ds_hymotion.model.config import ModelConfig

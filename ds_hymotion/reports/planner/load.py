@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ds_hymotion.config import RunConfig
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.motion.representation import Representation, representation

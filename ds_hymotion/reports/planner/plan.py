@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ds_hymotion.config import RunConfig
-from ds_hymotion.deepspeed_keys import offloads, zero_stage
+from ds_hymotion.config.deepspeed_keys import offloads, zero_stage
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.parallel.stages import EXPERTS
 from ds_hymotion.reports.planner.inventory import Inventory
 from ds_hymotion.reports.planner.load import Load, Shape

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ds_hymotion.config import RunConfig
-from ds_hymotion.deepspeed_keys import offloads, zero_stage
+from ds_hymotion.config.deepspeed_keys import offloads, zero_stage
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.tensor import legal_sizes
 from ds_hymotion.reports.planner.load import Load

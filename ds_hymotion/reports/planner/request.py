@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ds_hymotion.config import RunConfig, read_json
+from ds_hymotion.config.json_files import read_json
+from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.reports.planner.load import Load

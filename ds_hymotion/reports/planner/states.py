@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ds_hymotion.config import RunConfig
-from ds_hymotion.deepspeed_keys import offloads, zero_section, zero_stage
+from ds_hymotion.config.deepspeed_keys import offloads, zero_section, zero_stage
+from ds_hymotion.config.run_config import RunConfig
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 LIVE, PREFETCH = 1_000_000_000, 50_000_000  # DeepSpeed's defaults for ZeRO-3

@@ -5,11 +5,12 @@ from __future__ import annotations
 from ctypes.util import find_library
 from typing import TYPE_CHECKING
 
-from ds_hymotion.deepspeed_keys import EIGHT_BIT, offloads, zero_section, zero_stage
+from ds_hymotion.config.deepspeed_keys import EIGHT_BIT, offloads, zero_section, zero_stage
+from ds_hymotion.config.refusals import refuse
 from ds_hymotion.errors import UserError
 
 if TYPE_CHECKING:
-    from ds_hymotion.config import RunConfig
+    from ds_hymotion.config.run_config import RunConfig
 
 DEVICES = ("none", "cpu", "nvme")
 
@@ -85,6 +86,4 @@ def _check_stage_3(config: RunConfig) -> None:
         ),
         "hymotion.pipeline.mode = temporal": (ours.pipeline.mode == "temporal", "use stage 1"),
     }
-    for key, (present, alternative) in refusals.items():
-        if present:
-            raise UserError(f"{config.name}: {key} does not run with zero_optimization.stage = 3; {alternative}")
+    refuse(refusals, config.name, "does not run with zero_optimization.stage = 3")

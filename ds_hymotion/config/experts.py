@@ -1,15 +1,68 @@
-"""Cross-checks of a configuration with experts: each raises one line with key, value and a legal value."""
+"""``hymotion.experts``: tails by action type, and what they are refused with."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
 
 from ds_hymotion.action_names import ACTION_TYPES
-from ds_hymotion.deepspeed_keys import offloads, zero_stage
+from ds_hymotion.config.deepspeed_keys import offloads, zero_section, zero_stage
+from ds_hymotion.config.refusals import refuse
+from ds_hymotion.config.section import Section
 from ds_hymotion.errors import UserError
 
 if TYPE_CHECKING:
-    from ds_hymotion.config import RunConfig
+    from ds_hymotion.config.run_config import RunConfig
+
+
+class ExpertPhase(Section):
+    """What learns in a part of a run with experts."""
+
+    until: int = Field(ge=1, description="the phase ends before this step, counted from 0; the last one goes on")
+    train: list[Literal["trunk", "experts"]] = Field(
+        ["trunk", "experts"], min_length=1, description="what learns; the other part is frozen"
+    )
+    drop_experts: int = Field(0, ge=0, description="experts left out of every step, drawn by its number")
+
+
+class ExpertsSection(Section):
+    """Tails of the network by action type: the trunk is shared, the last blocks and the head exist once per type."""
+
+    number: int = Field(0, ge=0, description="experts, one per action type; 0 = none")
+    names: list[Annotated[str, Field(min_length=1)]] = Field(
+        [], description="their action types; [] = the six of launch/prepare.py"
+    )
+    blocks: int | None = Field(
+        None, ge=1, description="last blocks of each expert; without it 4, or fewer in a network of fewer than 12"
+    )
+    noise: float = Field(
+        0.0, ge=0, le=1, description="noise on experts that start as copies of init_from, over each tensor's spread"
+    )
+
+    size: int = Field(
+        1, ge=1, description="groups of data ranks that the experts are divided over; 1 = every rank holds all"
+    )
+    dispatch: Literal["affinity", "all_to_all"] = Field(
+        "affinity", description="clips are planned onto the ranks of their experts, or sent there behind the trunk"
+    )
+    class_weights: list[Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]] = Field(
+        [], description="how often an epoch visits the clips of each type, over once; [] = all alike"
+    )
+    starving_steps: int = Field(
+        200, ge=0, description="warn of an expert that has not learnt for so many steps; 0 = never"
+    )
+    phases: list[ExpertPhase] = Field([], description="what learns when; [] = trunk and experts throughout")
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The action types that have experts, in the order of their numbers; () without any."""
+        return tuple(self.names or ACTION_TYPES) if self.number else ()
+
+    @property
+    def owners(self) -> int:
+        """Groups of data ranks that the batch plan tells apart: where clips are sent, every rank takes any."""
+        return self.size if self.dispatch == "affinity" else 1
 
 
 def check_experts(config: RunConfig) -> None:
@@ -26,8 +79,7 @@ def check_experts(config: RunConfig) -> None:
         return
     _check_names(config)
     _check_spread(config)
-    zero = config.deepspeed.get("zero_optimization", {})
-    zero = zero if isinstance(zero, dict) else {}
+    zero = zero_section(config.deepspeed)
     offloaded = any(offloads(config.deepspeed, key) for key in ("offload_optimizer", "offload_param"))
     hymotion = config.hymotion
     accumulated = config.deepspeed.get("data_types", {}).get("grad_accum_dtype") or "fp32"
@@ -70,11 +122,7 @@ def check_experts(config: RunConfig) -> None:
         "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),
         "zero_optimization.zenflow": (zero.get("zenflow"), "leave it out"),
     }
-    for key, (present, alternative) in refusals.items():
-        if present:
-            raise UserError(
-                f"{config.name}: {key} does not work with hymotion.experts.number = {experts.number}; {alternative}"
-            )
+    refuse(refusals, config.name, f"does not work with hymotion.experts.number = {experts.number}")
 
 
 def _check_spread(config: RunConfig) -> None:

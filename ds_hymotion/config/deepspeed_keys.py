@@ -171,38 +171,6 @@ def zero_stage(config: dict[str, Any], name: str = "config") -> int:
     return int(stage)
 
 
-def check_selective_sync(config: dict[str, Any], name: str, every: int) -> None:
-    """Refuse, in one line with the alternative, what selective gradient sync is not proven with."""
-    stage = zero_stage(config, name)
-    zero = zero_section(config)
-    bf16 = config.get("bf16", {})
-    accumulation = config.get("data_types", {}).get("grad_accum_dtype", "fp32")
-    optimizer = config["optimizer"]["type"]
-    refusals = {
-        f"optimizer.type = {optimizer}": (optimizer in EIGHT_BIT, f"use {EIGHT_BIT.get(optimizer)}"),
-        "fp16.enabled = true": (config.get("fp16", {}).get("enabled"), "use bf16 or fp32"),
-        "zero_optimization.offload_optimizer": (offloads(config, "offload_optimizer"), "leave it out"),
-        "zero_optimization.offload_param": (offloads(config, "offload_param"), "leave it out"),
-        "zero_optimization.overlap_comm = true": (zero.get("overlap_comm"), "set it to false"),
-        "zero_optimization.zenflow": (zero.get("zenflow"), "leave it out"),
-        "zero_optimization.contiguous_gradients = false": (
-            zero.get("contiguous_gradients") is False,
-            "leave it out, or use stage 0",
-        ),
-        "bf16 with zero_optimization.stage = 2": (bf16.get("enabled") and stage == 2, "use stage 1"),
-        f"data_types.grad_accum_dtype = {accumulation!r}": (
-            bf16.get("enabled") and accumulation not in ("fp32", "float32"),
-            "use fp32",
-        ),
-    }
-    for key, (present, alternative) in refusals.items():
-        if present:
-            raise UserError(
-                f"{name}: {key} does not work with hymotion.gradient_sync.others_every = {every}; {alternative}, "
-                "or set others_every to 1"
-            )
-
-
 def zero_section(config: dict[str, Any]) -> dict[str, Any]:
     """The ``zero_optimization`` object of a JSON; empty where it gives a stage alone."""
     zero = config.get("zero_optimization")

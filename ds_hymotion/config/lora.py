@@ -1,13 +1,29 @@
-"""Cross-checks of a configuration with low-rank adapters: each raises one line with key, value and a legal value."""
+"""``hymotion.lora``: low-rank adapters, and what they are refused with."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from ds_hymotion.config.refusals import refuse
+from ds_hymotion.config.section import Section
 from ds_hymotion.errors import UserError
 
 if TYPE_CHECKING:
-    from ds_hymotion.config import RunConfig
+    from ds_hymotion.config.run_config import RunConfig
+
+
+class LoraSection(Section):
+    """Low-rank adapters: the base weights stay as ``model.init_from`` has them, only adapters of linears train."""
+
+    rank: int = Field(16, ge=1, description="columns of B and rows of A of each adapter")
+    alpha: float = Field(16.0, gt=0, allow_inf_nan=False, description="over rank, the factor of B·A")
+    targets: list[str] = Field(
+        ["qkv", "attention_output", "ffn_input", "ffn_output"],
+        min_length=1,
+        description="linears with an adapter: groups as in gradient_sync.always, or patterns of their weights' names",
+    )
 
 
 def check_lora(config: RunConfig) -> None:
@@ -37,6 +53,4 @@ def check_lora(config: RunConfig) -> None:
             "the head's own rows do not train, leave it out",
         ),
     }
-    for key, (present, alternative) in refusals.items():
-        if present:
-            raise UserError(f"{config.name}: {key} does not work with hymotion.lora; {alternative}")
+    refuse(refusals, config.name, "does not work with hymotion.lora")

@@ -1,14 +1,40 @@
-"""Cross-checks of a configuration with pipeline stages: each raises one line with key, value and a legal value."""
+"""``hymotion.pipeline``: what a stage holds, and what pipelines are refused with."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from ds_hymotion.deepspeed_keys import zero_stage
+from pydantic import Field
+
+from ds_hymotion.config.deepspeed_keys import zero_section, zero_stage
+from ds_hymotion.config.refusals import refuse
+from ds_hymotion.config.section import Section
 from ds_hymotion.errors import UserError
 
 if TYPE_CHECKING:
-    from ds_hymotion.config import RunConfig
+    from ds_hymotion.config.run_config import RunConfig
+
+
+class PipelineSection(Section):
+    """What a pipeline stage holds; ``temporal`` is another model, on any number of stages."""
+
+    mode: Literal["layers", "temporal"] = Field(
+        "layers", description="what is divided over stages: the network's layers, or the motion in chunks of time"
+    )
+    balance: Literal["cost", "parameters", "uniform"] = Field(
+        "cost", description="what stages share evenly: computation, parameters, or the number of blocks"
+    )
+    split: list[int] = Field([], description="blocks per stage, instead of a balance; [] = by balance")
+    max_imbalance: float = Field(1.5, ge=1, description="largest stage cost over the mean that a run starts with")
+    weights: Literal["tied", "per_stage"] = Field(
+        "tied", description="temporal: one network for all chunks, or one of its own for chunk 0, 1, …"
+    )
+    chunk_frames: int = Field(60, ge=1, description="temporal: frames of a chunk")
+    halo_frames: int = Field(0, ge=0, description="temporal: last frames of the previous chunk that a chunk also sees")
+    state_frames: int = Field(30, ge=1, description="temporal: last frames of a chunk that its state is made of")
+    states: Literal["noisy", "clean"] = Field(
+        "noisy", description="temporal: states of the noised input, or of the motion itself; clean samples in sequence"
+    )
 
 
 # Settings that the other mode would ignore in silence.
@@ -62,20 +88,18 @@ def check_temporal(config: RunConfig) -> None:
             "leave it out",
         ),
     }
-    for key, (present, alternative) in refusals.items():
-        if present:
-            raise UserError(f"{config.name}: {key} does not work with hymotion.pipeline.mode = temporal; {alternative}")
+    refuse(refusals, config.name, "does not work with hymotion.pipeline.mode = temporal")
 
 
 def check_pipeline(config: RunConfig) -> None:
     """Refuse what no pipeline does."""
-    stages, zero = config.hymotion.parallel.pipeline, config.deepspeed.get("zero_optimization", {})
+    stages = config.hymotion.parallel.pipeline
     if stages == 1:
         return
     where = f"{config.name}: hymotion.parallel.pipeline = {stages}"
     if (stage := zero_stage(config.deepspeed, config.name)) > 1:
         raise UserError(f"{where} runs with zero_optimization.stage 0 or 1, not {stage}; use 1")
-    if isinstance(zero, dict) and zero.get("offload_optimizer"):
+    if zero_section(config.deepspeed).get("offload_optimizer"):
         raise UserError(f"{where} does not run with zero_optimization.offload_optimizer; leave it out")
     if config.hymotion.text.mode == "live":
         raise UserError(f"{where} does not run with hymotion.text.mode = live; cache the features and use cached")
