@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections import Counter
@@ -11,6 +10,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from ds_hymotion.parallel.wrapped_calls import WrappedCalls
 
 RECORDED = (
     "all_reduce",
@@ -37,8 +38,7 @@ MOST_SHAPES = 3
 class CollectiveRecord:
     """Notes every call of the thread that entered it as a context: a name, a message and a count per group.
 
-    Like :class:`ds_hymotion.parallel.traffic.Traffic` it wraps torch.distributed and DeepSpeed's backend object for
-    the time of the context. A call inside a call, such as the backend's of torch.distributed, is not noted again.
+    A call inside a call, such as the backend's of torch.distributed, is not noted again.
 
     Attributes:
         counts: calls so far by the group's ranks; ranks of a group make the same calls, so one that is behind in its
@@ -51,21 +51,15 @@ class CollectiveRecord:
         self._inside = False
         self._thread = 0
         self._ranks: dict[Any, tuple[int, ...]] = {}
-        self._undo: list[Callable[[], None]] = []
+        self._calls = WrappedCalls()
 
     def __enter__(self) -> CollectiveRecord:
-        from deepspeed.comm import comm
-
         self._thread = threading.get_ident()
-        for owner in (comm.cdb, dist):
-            for name in (*RECORDED, *MESSAGES):
-                if owner is not None and callable(getattr(owner, name, None)):
-                    self._wrap(owner, name)
+        self._calls.wrap_collectives((*RECORDED, *MESSAGES), self._noted)
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._calls.restore()
 
     def state(self) -> dict[str, Any]:
         """The last call and the counts as a JSON-able object; may be asked by another thread at any time."""
@@ -82,10 +76,7 @@ class CollectiveRecord:
             "counts": counts,
         }
 
-    def _wrap(self, owner: Any, name: str) -> None:
-        original, own = getattr(owner, name), name in vars(owner)
-
-        @functools.wraps(original)
+    def _noted(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
             if self._inside or threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
@@ -104,8 +95,7 @@ class CollectiveRecord:
             finally:
                 self._inside = False
 
-        setattr(owner, name, noted)
-        self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
+        return noted
 
 
 def _shapes(arguments: Any) -> list[tuple[tuple[int, ...], str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +9,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from ds_hymotion.parallel.wrapped_calls import WrappedCalls
 
 # The argument that holds the whole message, by function name, in torch.distributed and in DeepSpeed's backend alike.
 MESSAGE = {
@@ -44,9 +45,6 @@ class Traffic:
     are not counted. Gradients and weights travel in the data group, those of experts that few ranks hold in the group
     of these, sums of tied gradients over pipeline stages. Clips on their way to experts and back are dispatch, and what
     other groups send is control.
-
-    Two places are watched, for the time of the context only: DeepSpeed's backend object, which has references of its
-    own to some functions of torch.distributed, and torch.distributed, which this package and that backend call.
     """
 
     def __init__(self, data_group: Any = None, expert_group: Any = None) -> None:
@@ -60,20 +58,14 @@ class Traffic:
         self._purpose = CONTROL
         self._shares: dict[str, float] = {}
         self._counting = True
-        self._undo: list[Callable[[], None]] = []
+        self._calls = WrappedCalls()
 
     def __enter__(self) -> Traffic:
-        from deepspeed.comm import comm
-
-        for owner in (comm.cdb, dist):
-            for name in MESSAGE:
-                if owner is not None and hasattr(owner, name):
-                    self._watch(owner, name)
+        self._calls.wrap_collectives(MESSAGE, self._counted)
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._undo:
-            self._undo.pop()()
+        self._calls.restore()
 
     @contextmanager
     def region(self, purpose: str, elements: Mapping[str, int]) -> Iterator[None]:
@@ -128,11 +120,7 @@ class Traffic:
             f"{_of(self.total, WEIGHTS) / self.steps / 1e6:.3f} MB{tied}"
         )
 
-    def _watch(self, owner: Any, name: str) -> None:
-        original = getattr(owner, name)
-        own = name in vars(owner)
-
-        @functools.wraps(original)
+    def _counted(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **kwargs: Any) -> Any:
             if not self._counting:
                 return original(*args, **kwargs)
@@ -143,8 +131,7 @@ class Traffic:
             finally:
                 self._counting = True
 
-        setattr(owner, name, counted)
-        self._undo.append(lambda: setattr(owner, name, original) if own else delattr(owner, name))
+        return counted
 
     def _count(self, name: str, arguments: list[Any]) -> None:
         group = next((value for value in arguments if isinstance(value, dist.ProcessGroup)), None)

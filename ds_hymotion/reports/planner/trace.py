@@ -28,6 +28,7 @@ from ds_hymotion.model.adapters import LowRank, add_adapters, linear_names
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.parallel.tensor import cut_network, plan_cuts
+from ds_hymotion.parallel.wrapped_calls import WrappedCalls
 from ds_hymotion.reports.planner.load import Shape
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -198,13 +199,13 @@ def _standing_collectives(size: int, rank: int, found: Trace, where: _Place) -> 
     def count(message: Tensor, *_: Any, **__: Any) -> None:
         found.sent[where.unit] += message.nbytes
 
-    names = [name for name in ("all_reduce", "all_gather_single", "all_gather_into_tensor") if hasattr(dist, name)]
-    stand_ins = {**dict.fromkeys(names, count), "get_rank": lambda *_: rank} if size > 1 else {}
-    originals = {name: getattr(dist, name) for name in stand_ins}
-    for name, stand_in in stand_ins.items():
-        setattr(dist, name, stand_in)
+    calls = WrappedCalls()
+    if size > 1:
+        for name in ("all_reduce", "all_gather_single", "all_gather_into_tensor"):
+            if hasattr(dist, name):
+                calls.replace(dist, name, count)
+        calls.replace(dist, "get_rank", lambda *_: rank)
     try:
         yield
     finally:
-        for name, original in originals.items():
-            setattr(dist, name, original)
+        calls.restore()
