@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ds_hymotion.data.expert_owners import owned_experts, owner_of_expert
 from ds_hymotion.randomness import seed_of
 
 MOST_DRAWS = 10_000
@@ -36,8 +37,8 @@ class ExpertPlan:
     Attributes:
         of: every clip's expert.
         number: how many experts there are.
-        owners: groups of data ranks that hold ``number / owners`` experts each: data rank d those of owner
-            d modulo ``owners``, owner o the experts from o · number / owners on.
+        owners: groups of data ranks that hold ``number / owners`` experts each; see
+            :mod:`ds_hymotion.data.expert_owners`.
         phases: by rising ``until``; the last one goes on without end.
         weights: how often an epoch visits the clips of each expert, over once; () for all alike.
     """
@@ -60,14 +61,14 @@ class ExpertPlan:
 
     def owner(self, expert: int) -> int:
         """The group of ranks that holds an expert."""
-        return expert * self.owners // self.number
+        return owner_of_expert(expert, self.number, self.owners)
 
     def dropped(self, seed: int, step: int, draw: int = 0) -> frozenset[int]:
         """The experts left out of a step: as many from every owner as from any other, or one more."""
         count = self.phase(step).drop
         random = np.random.default_rng(seed_of(seed, "dropped experts", step, draw))
-        each = self.number // self.owners
-        order = [(owner * each + random.permutation(each)).tolist() for owner in random.permutation(self.owners)]
+        owners = [owned_experts(int(owner), self.number, self.owners) for owner in random.permutation(self.owners)]
+        order = [random.permutation(own).tolist() for own in owners]
         return frozenset([expert for rank in zip(*order) for expert in rank][:count])
 
 

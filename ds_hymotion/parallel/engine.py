@@ -15,6 +15,7 @@ from ds_hymotion.config.deepspeed_keys import offloads
 from ds_hymotion.config.experts import ExpertsSection
 from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch
+from ds_hymotion.data.expert_owners import owned_experts
 from ds_hymotion.data.plan import Step
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
@@ -23,7 +24,7 @@ from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
 from ds_hymotion.parallel.eight_bit import optimizer_of
 from ds_hymotion.parallel.exchange import Exchange
-from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owned_experts, owner_of
+from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups

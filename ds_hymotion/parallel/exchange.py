@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ds_hymotion.data.expert_owners import owner_of_expert
 from ds_hymotion.model.blocks import Stream
 from ds_hymotion.model.experts import Clips
 
@@ -29,7 +30,7 @@ class Exchange:
     All ranks of the group must call it in the same order, those without a clip too.
 
     Args:
-        group: the process group; its rank o holds experts o · number / size to (o + 1) · number / size − 1.
+        group: the process group; its rank o is owner o of :mod:`ds_hymotion.data.expert_owners`.
         number: how many experts there are.
     """
 
@@ -41,7 +42,7 @@ class Exchange:
     def send(self, clips: Clips) -> tuple[Clips, Return]:
         """The clips whose experts this rank holds, from all ranks, and the way back. Rows without a frame stay."""
         rows = (clips.lengths > 0).nonzero()[:, 0]
-        owners = clips.expert[rows] * self.size // self.number
+        owners = owner_of_expert(clips.expert[rows], self.number, self.size)
         order = owners.argsort(stable=True)
         rows, owners = rows[order], owners[order]
         counts = torch.bincount(owners, minlength=self.size)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ds_hymotion.data.expert_owners import owner_of_expert
 from ds_hymotion.model.experts import expert_of
 
 EXPERT = "expert_number"
@@ -24,12 +25,7 @@ def owner_of(name: str, number: int, size: int) -> int:
     It is also the first data rank that does.
     """
     expert = expert_of(name)
-    return 0 if expert is None else expert * size // number
-
-
-def owned_experts(data_rank: int, number: int, size: int) -> tuple[int, ...]:
-    """The experts that a data rank holds."""
-    return tuple(expert for expert in range(number) if expert * size // number == data_rank % size)
+    return 0 if expert is None else owner_of_expert(expert, number, size)
 
 
 class Stubs(nn.Module):

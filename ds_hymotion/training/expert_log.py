@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ds_hymotion.config.experts import ExpertsSection
+from ds_hymotion.data.expert_owners import owned_experts, owner_of_expert
 from ds_hymotion.data.plan import Planner, Step
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.parallel.engine import DataEngine
@@ -130,7 +131,9 @@ class ExpertLog:
             lines.append(f"{name:>16}" + "".join(f"{cell:>{width}}" for cell in cells))
         for owner in range(self.experts.size if self.experts.size > 1 else 0):
             idle = [self._idle([step for step in steps if step.bucket == bucket], owner) for bucket in buckets]
-            names = [name for expert, name in enumerate(self.experts.types) if self._owner(expert) == owner]
+            names = [
+                self.experts.types[expert] for expert in owned_experts(owner, self.experts.number, self.experts.size)
+            ]
             lines.append(f"{'idle':>16}" + "".join(f"{share:>{width - 2}.0f} %" for share in idle))
             ranks = range(owner, self.engine.mesh.data_size, self.experts.size)
             lines[-1] += f"  data ranks {', '.join(map(str, ranks))} with {', '.join(names)}"
@@ -138,9 +141,6 @@ class ExpertLog:
 
     def _label(self, bucket: int) -> str:
         return self.planner.buckets.settings.label(bucket)
-
-    def _owner(self, expert: int) -> int:
-        return expert * self.experts.size // self.experts.number
 
     def _idle(self, steps: list[Step], owner: int) -> float:
         """Percent of the time that an owner's ranks wait for the busiest: for their rows, or where clips are sent to
@@ -154,7 +154,9 @@ class ExpertLog:
             else:
                 work = [0.0] * self.experts.size
                 for row in step.visits:
-                    work[self._owner(self.plan.of[row.clip])] += self.lengths[row.clip]
+                    work[owner_of_expert(self.plan.of[row.clip], self.experts.number, self.experts.size)] += (
+                        self.lengths[row.clip]
+                    )
                 own = [work[owner]]
             used += sum(own) / len(own)
             cost += max(work)

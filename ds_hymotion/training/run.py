@@ -13,6 +13,7 @@ from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.expert_ids import keep_action_types
+from ds_hymotion.data.expert_owners import owned_experts
 from ds_hymotion.data.fingerprint import difference, fingerprint
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Position, Step
@@ -21,7 +22,6 @@ from ds_hymotion.formats.tensors import write_json
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.parallel.engine import DataEngine
-from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.gradient_sync import OutOfSync, assert_synced
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups

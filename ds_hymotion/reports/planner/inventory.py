@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from ds_hymotion.config.run_config import RunConfig
+from ds_hymotion.data.expert_owners import owned_experts
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.adapters import LowRank, add_adapters
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.model.temporal import build
 from ds_hymotion.parallel.cuts import CutPlan
-from ds_hymotion.parallel.experts import owned_experts
 from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
 from ds_hymotion.parallel.stages import StagePlan, check_trained, network_units, plan_stages
 from ds_hymotion.parallel.tensor import plan_cuts

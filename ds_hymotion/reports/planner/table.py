@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ds_hymotion.parallel.experts import owned_experts
+from ds_hymotion.data.expert_owners import owned_experts
 from ds_hymotion.parallel.stages import StagePlan
 from ds_hymotion.reports.planner.plan import RUNTIME, Plan, RankPlan
 from ds_hymotion.reports.planner.states import COPIES
