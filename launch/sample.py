@@ -28,6 +28,7 @@ from ds_hymotion.motion.motion import Motion
 from ds_hymotion.reports.nearest import nearest_table
 from ds_hymotion.text.encoders import text_encoder
 from ds_hymotion.text.flags import EncoderFlags
+from ds_hymotion.training.checkpoint_folder import require_outside
 from ds_hymotion.training.text import fit_encoder
 from ds_hymotion.training.weights import load_model
 
@@ -56,7 +57,8 @@ class SampleArguments(EncoderFlags):
         metadata={"help": "which files to write: npz, bvh, gif, mp4, png (a strip of poses)", "nargs": "+"},
     )
     text_encoder: str | None = flag(
-        None, "encoder for a released checkpoint, which does not name one: qwen_clip, or hashed for the preset tiny"
+        None,
+        "encoder for a released checkpoint, which names none; by the width of its text features unless given",
     )
 
 
@@ -81,6 +83,9 @@ def main() -> None:
     if not prompts and not corpus:
         raise UserError('no prompts; give --prompt "a person walks forward", --prompts FILE or --from_corpus CORPUS')
 
+    place, out = Path(arguments.model), Path(arguments.out)
+    if place.is_dir():
+        require_outside(out, place)
     model = load_model(arguments.model, arguments.text_encoder)
     config = model.generator.config
     prompts += corpus_prompts(corpus, config.text_position, bool(config.expert_names)) if corpus else []
@@ -92,15 +97,13 @@ def main() -> None:
         prompts = [replace(prompt, action=action) for prompt in prompts]
     name = model.provenance.text_encoder
     encoder = text_encoder(name, config.ctxt_input_dim, config.vtxt_input_dim, arguments.sources())
-    fit_encoder(encoder, model.provenance, Path(arguments.model))
+    fit_encoder(encoder, model.provenance, place)
     if config.expert_names:
-        place = Path(arguments.model)
         prompts = with_actions(prompts, config.expert_names, place if place.is_dir() else place.parent, encoder)
         print("\n".join(f"{prompt.name}: expert {prompt.action}" for prompt in prompts))
     if torch.cuda.is_available():
         model.generator.cuda()
     settings = SamplingSettings(arguments.steps, arguments.method, arguments.guidance, arguments.seed)
-    out = Path(arguments.out)
     motions: list[Motion] = []
     for start in tqdm(range(0, len(prompts), arguments.batch), desc="sampling", unit="batch"):
         part = prompts[start : start + arguments.batch]

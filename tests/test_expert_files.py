@@ -13,7 +13,7 @@ from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_released
 from ds_hymotion.model.temporal import build
-from ds_hymotion.training.weights import Provenance, load_model, save_weights, trained_experts
+from ds_hymotion.training.weights import Provenance, load_model, read_weights, save_weights
 from tests.commands import run_here
 from tests.corpora import SMALL
 
@@ -32,7 +32,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_weights_name_their_experts(weights: Path) -> None:
-    assert trained_experts(weights) == ("WALK", "SIT")
+    assert read_weights(weights).experts == ("WALK", "SIT")
 
 
 def sampled(
@@ -46,10 +46,9 @@ def sampled(
 def test_an_expert_samples_what_its_merged_network_does(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plain = tmp_path / "sit.safetensors"
-    assert (
-        run_here("merge_expert.py", ["--model", str(weights), "--action", "sit", "--out", str(plain)], monkeypatch) == 0
-    )
+    flags = ["--action", "sit", "--format", "safetensors", "--out", str(tmp_path / "sit")]
+    assert run_here("export.py", [str(weights), *flags], monkeypatch) == 0
+    plain = tmp_path / "sit" / "weights.safetensors"
     assert load_model(plain).provenance.config.expert_names == ()
     one = sampled(weights, tmp_path / "one", monkeypatch, ["--action", "SIT"])
     other = sampled(weights, tmp_path / "other", monkeypatch, ["--action", "WALK"])
@@ -66,11 +65,10 @@ def test_an_expert_samples_what_its_merged_network_does(
 def test_an_expert_becomes_a_checkpoint_of_the_released_format(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "walk.ckpt"
-    assert (
-        run_here("merge_expert.py", ["--model", str(weights), "--action", "WALK", "--out", str(out)], monkeypatch) == 0
-    )
-    released = load_released(out)
+    out = tmp_path / "walk"
+    assert run_here("export.py", [str(weights), "--action", "WALK", "--out", str(out)], monkeypatch) == 0
+    assert {path.name for path in out.iterdir()} == {"latest.ckpt", "config.yml", "stats", "provenance.json"}
+    released = load_released(out / "latest.ckpt")
     expected = build(preset("tiny", input_dim=201)).state_dict()
     assert released.state.keys() == expected.keys() and released.global_step == 7
 
@@ -78,13 +76,14 @@ def test_an_expert_becomes_a_checkpoint_of_the_released_format(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--action", "RUN", "--out", "x.ckpt"], "use one of WALK, SIT"),
-        (["--action", "SIT", "--out", "x.pt"], "ends with .safetensors or .ckpt"),
+        (["--action", "RUN", "--out", "x"], "use one of WALK, SIT"),
+        (["--out", "x"], "has experts, which the release does not know; take one by --action, of WALK, SIT"),
         (["--action", "SIT"], "--out is missing"),
+        (["--action", "SIT", "--out", "x", "--no_ema"], "is a file: --checkpoint and --no_ema want the folder"),
     ],
 )
 def test_mistakes(
     weights: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
 ) -> None:
-    assert run_here("merge_expert.py", ["--model", str(weights), *flags], monkeypatch) == 2
+    assert run_here("export.py", [str(weights), *flags], monkeypatch) == 2
     assert words in capsys.readouterr().err

@@ -15,7 +15,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.model.adapters import A, B
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.release_config import release_config
-from ds_hymotion.model.released import save_released
+from ds_hymotion.model.released import load_released, save_released
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.encoding import encode_captions
 from ds_hymotion.text.hashed import HashedTextEncoder
@@ -182,10 +182,34 @@ def test_adapters_are_exported_merged_or_alone(adapters: Path, weights: Path, tm
     assert all(torch.equal(a[name], b[name]) for name in b)
 
 
+def test_a_file_of_weights_is_exported_like_its_run(run: Path, adapters: Path, tmp_path: Path) -> None:
+    for name, source, merge in (("plain", run, False), ("adapted", adapters, True)):
+        file = source / ("adapter_model.safetensors" if merge else "weights.safetensors")
+        Export(source, tmp_path / name / "run", merge_lora=merge).write(print)
+        Export(file, tmp_path / name / "file", merge_lora=merge).write(print)
+        a, b = (load_released(tmp_path / name / kind / "latest.ckpt").state for kind in ("run", "file"))
+        assert a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_a_released_file_of_other_motions_samples_like_its_run(run: Path, tmp_path: Path) -> None:
+    """Its width tells the representation, its config.yml the rest."""
+    Export(run, tmp_path / "out").write(print)
+    model, finished = load_model(tmp_path / "out" / "latest.ckpt"), load_model(run)
+    assert model.representation.name == finished.representation.name == "smpl24-rotmat"
+    assert model.provenance.config == finished.provenance.config
+    assert (model.provenance.text_encoder, model.provenance.fps) == ("hashed", 30.0)
+    assert all(torch.equal(x, y) for x, y in zip(model.generator.parameters(), finished.generator.parameters()))
+    config = tmp_path / "out" / "config.yml"
+    config.write_text(config.read_text().replace("train_frames: 360", "train_frames: many"))
+    with pytest.raises(UserError, match="config.yml: train_frames = 'many' must be a number above 0, such as 360"):
+        load_model(tmp_path / "out" / "latest.ckpt")
+
+
 MISTAKES = [
     ({"format": "gguf"}, "--format 'gguf' is not one of latest.ckpt, safetensors"),
     ({"checkpoint": "step-9"}, "--checkpoint step-9: not in .*give one of step-00000001, step-00000002"),
     ({"merge_lora": True}, "--merge_lora: .*trained whole weights, no adapters; leave it out"),
+    ({"action": "SIT"}, "--action SIT: .* has no experts; leave it out"),
 ]
 
 
@@ -197,10 +221,15 @@ def test_mistakes(run: Path, tmp_path: Path, change: dict[str, object], words: s
 
 
 def test_more_mistakes(run: Path, adapters: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is the run itself; give another folder"):
-        Export(run, run).write(print)
+    for inside in (run, run / "checkpoints", run / "checkpoints" / "step-00000002" / "x"):
+        with pytest.raises(UserError, match="belongs to the run itself; give another folder"):
+            Export(run, inside).write(print)
     with pytest.raises(UserError, match="trained adapters; add --merge_lora, or take --format safetensors"):
         Export(adapters, tmp_path / "out").write(print)
+    with pytest.raises(UserError, match="add --merge_lora, or take --format safetensors of the run's folder"):
+        Export(adapters / "adapter_model.safetensors", tmp_path / "out", "safetensors").write(print)
+    with pytest.raises(UserError, match="nothing.safetensors: no such file; give the weights.safetensors"):
+        Export(tmp_path / "nothing.safetensors", tmp_path / "out").write(print)
     with pytest.raises(UserError, match="no intact checkpoint"):
         Export(tmp_path, tmp_path / "out").write(print)
     with pytest.raises(UserError, match="holds adapters of nowhere.ckpt, which cannot be read"):

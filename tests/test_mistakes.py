@@ -13,7 +13,7 @@ from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
-from ds_hymotion.parallel.engine import engine_settings
+from ds_hymotion.parallel.engine_settings import engine_settings
 from ds_hymotion.parallel.mesh import Mesh
 from tests.commands import run_command, run_here
 from tests.corpora import wavy_corpus
@@ -93,7 +93,7 @@ SAMPLING = [
     ("--model none --out OUT --prompt walk --formats fbx", ["'fbx'", "npz"]),
     ("--model none --out OUT --prompt walk --batch 0", ["--batch 0", "at least 1"]),
     ("--model none --out OUT --prompt walk --guidance nan", ["--guidance nan", "finite"]),
-    ("--model OUT --out OUT --prompt walk", ["no intact checkpoint", "a run that has saved one"]),
+    ("--model OUT --out x --prompt walk", ["no intact checkpoint", "a run that has saved one"]),
 ]
 
 

@@ -121,7 +121,7 @@ def test_under_deepspeed_with_captions(release: Path, motions: Path, tmp_path: P
 def test_sizes_come_from_the_folder(release: Path, tmp_path: Path) -> None:
     found = named_model(str(release))
     assert (found.channels, found.weights) == (201, release / "latest.ckpt")
-    assert found.sizes == {**SMALL, "mlp_ratio": 4.0, "band_frames": 30}
+    assert found.sizes == {**SMALL, "mlp_ratio": 4.0, "band_frames": 30, "text_position": 360}
     assert named_model("tiny").overrides() == {"hymotion.model.preset": "tiny"}
     assert named_model(str(release / "latest.ckpt")) == found
     assert not found.reads_qwen and named_model("hy-motion-1.0").reads_qwen

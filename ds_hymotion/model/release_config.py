@@ -1,7 +1,11 @@
-"""The ``config.yml`` beside a ``latest.ckpt``: which classes of the release build the network, and with which sizes."""
+"""The ``config.yml`` beside a ``latest.ckpt``: which classes of the release build the network, and with which sizes.
+
+Read back, it tells what the tensors' shapes do not.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,12 +14,16 @@ import numpy as np
 import torch
 import yaml
 
+from ds_hymotion.errors import UserError
 from ds_hymotion.formats.files import replace_file
 from ds_hymotion.formats.tensors import write_text
 from ds_hymotion.model.config import ModelConfig
+from ds_hymotion.model.released import ReleasedCheckpoint
 
+CONFIG = "config.yml"
 STATISTICS = "stats"
 RELEASED_BAND = 60  # frames: the network class's own default, 2 s at 30 fps
+BAND_FPS = 30.0  # the network class multiplies by it, whatever the frame rate
 GUIDANCE, STEPS = 5.0, 50
 
 
@@ -39,7 +47,7 @@ def release_config(config: ModelConfig, fps: float) -> dict[str, Any]:
         "time_factor": config.time_factor,
     }
     if config.band_frames != RELEASED_BAND:
-        network["narrowband_length"] = config.band_frames / 30  # the class multiplies by 30, whatever the frame rate
+        network["narrowband_length"] = config.band_frames / BAND_FPS
     return {
         "train_pipeline": "hymotion/pipeline/motion_diffusion.MotionFlowMatching",
         "train_pipeline_args": {
@@ -64,7 +72,7 @@ def write_release_config(folder: Path, config: ModelConfig, fps: float) -> None:
         UserError: it cannot be written.
     """
     text = yaml.safe_dump(release_config(config, fps), sort_keys=False)
-    replace_file(folder / "config.yml", lambda temporary: write_text(temporary, text))
+    replace_file(folder / CONFIG, lambda temporary: write_text(temporary, text))
 
 
 def write_statistics(folder: Path, mean: torch.Tensor, std: torch.Tensor) -> None:
@@ -80,3 +88,75 @@ def write_statistics(folder: Path, mean: torch.Tensor, std: torch.Tensor) -> Non
 def _write_array(values: np.ndarray, path: Path) -> None:
     with path.open("wb") as file:
         np.save(file, values, allow_pickle=False)
+
+
+@dataclass(frozen=True)
+class ReleasedSizes:
+    """The network of a ``latest.ckpt``, and the frame rate of its motions."""
+
+    network: ModelConfig
+    fps: float = BAND_FPS
+
+
+def released_sizes(checkpoint: ReleasedCheckpoint) -> ReleasedSizes:
+    """What a released checkpoint is of: from its tensors' shapes, and what those do not tell from its ``config.yml``.
+
+    Raises:
+        UserError: tensors are missing, or ``config.yml`` beside them is damaged or tells other sizes.
+    """
+    state, config = checkpoint.state, checkpoint.path.parent / CONFIG
+
+    def shape(name: str, axes: int) -> tuple[int, ...]:
+        tensor = state.get("motion_transformer." + name)
+        if tensor is None or tensor.dim() != axes:
+            raise UserError(f"{checkpoint.path}: has no motion_transformer.{name} of a release; give its latest.ckpt")
+        return tuple(tensor.shape)
+
+    def blocks(kind: str) -> int:
+        return len({key.split(".")[2] for key in state if key.startswith(f"motion_transformer.{kind}_blocks.")})
+
+    width, channels = shape("input_encoder.weight", 2)
+    (head,) = shape("double_blocks.0.motion_q_norm.weight", 1)
+    sizes: dict[str, Any] = {
+        "feat_dim": width,
+        "num_layers": blocks("double") + blocks("single"),
+        "num_heads": width // max(1, head),
+        "input_dim": channels,
+        "ctxt_input_dim": shape("ctxt_encoder.weight", 2)[1],
+        "vtxt_input_dim": shape("vtxt_encoder.linears.0.weight", 2)[1],
+        "mlp_ratio": shape("double_blocks.0.motion_mlp.fc1.weight", 2)[0] / max(1, width),
+    }
+    network, pipeline = _told(config)
+    for name in sizes:
+        if name in network and network[name] != sizes[name]:
+            raise UserError(
+                f"{config}: {name} = {network[name]!r}, the tensors of {checkpoint.path.name} have {sizes[name]}; give "
+                "the two files of one release"
+            )
+
+    def number(values: dict[str, Any], key: str, usual: float) -> float:
+        value = values.get(key, usual)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+            raise UserError(f"{config}: {key} = {value!r} must be a number above 0, such as {usual:g}")
+        return float(value)
+
+    sizes["band_frames"] = round(number(network, "narrowband_length", RELEASED_BAND / BAND_FPS) * BAND_FPS)
+    sizes["time_factor"] = number(network, "time_factor", ModelConfig.time_factor)
+    sizes["text_position"] = round(number(pipeline, "train_frames", ModelConfig.text_position))
+    return ReleasedSizes(ModelConfig(**sizes), number(pipeline, "output_mesh_fps", BAND_FPS))
+
+
+def _told(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The arguments of network and pipeline in a ``config.yml``; none where there is no such file."""
+    if not path.is_file():
+        return {}, {}
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        found = [content.get(key) or {} for key in ("network_module_args", "train_pipeline_args")]
+        network, pipeline = ({key: value for key, value in part.items() if value is not None} for part in found)
+        return network, pipeline
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
+        line = str(error).splitlines()[0]
+        raise UserError(
+            f"{path}: not a release's configuration ({line}); leave it out, or take the release's"
+        ) from None

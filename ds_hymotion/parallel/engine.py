@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.cpp_extension import CUDA_HOME
 
 from ds_hymotion.config.deepspeed_keys import offloads
 from ds_hymotion.config.experts import ExpertsSection
@@ -19,10 +18,11 @@ from ds_hymotion.data.expert_owners import owned_experts
 from ds_hymotion.data.plan import Step
 from ds_hymotion.flow.objective import FlowObjective
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
-from ds_hymotion.parallel.cpu_adam import NO_COMPILER, compiles
+from ds_hymotion.parallel.cpu_adam import NO_COMPILER
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.deepspeed_check import check_with_deepspeed
 from ds_hymotion.parallel.eight_bit import optimizer_of
+from ds_hymotion.parallel.engine_settings import engine_settings
 from ds_hymotion.parallel.exchange import Exchange
 from ds_hymotion.parallel.experts import MovingGroups, Stubs, expert_groups, mark_expert, owner_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
@@ -302,26 +302,3 @@ class DataEngine:
         """Send scalars to the monitors the JSON names (TensorBoard, CSV, wandb)."""
         if self.engine.monitor.enabled and self.mesh.is_first:
             self.engine.monitor.write_events(events)
-
-
-def _builds_fused_adam(device: torch.device) -> bool:
-    """Whether DeepSpeed's own Adam, which compiles at first use, can be had: it needs a GPU and nvcc."""
-    return device.type == "cuda" and CUDA_HOME is not None
-
-
-def engine_settings(config: RunConfig, mesh: Mesh) -> dict[str, Any]:
-    """What DeepSpeed is given: the JSON without our section, with what a CPU and an optimizer of torch's own need."""
-    settings = {**config.deepspeed, "steps_per_print": None}
-    optimizer = {**settings["optimizer"], "params": dict(settings["optimizer"]["params"])}
-    offload = offloads(settings, "offload_optimizer")
-    if offload:
-        settings.setdefault("zero_force_ds_cpu_optimizer", False)
-    builds = compiles() if offload else _builds_fused_adam(mesh.device)
-    if optimizer["type"] in ("Adam", "AdamW") and not builds:
-        optimizer["params"]["torch_adam"] = True
-    settings["optimizer"] = optimizer
-    if optimizer["type"] == "SGD":
-        settings.setdefault("zero_allow_untested_optimizer", True)
-    if config.dtype == "bf16":
-        settings["data_types"] = {"grad_accum_dtype": "fp32", **settings.get("data_types", {})}
-    return settings

@@ -48,7 +48,7 @@ def adapt(
     assert settings.lora is not None and settings.model.init_from is not None
     chosen = adapted_linears(settings.lora, generator.config)
     add_adapters(generator, chosen, settings.training.seed, held)
-    found = mesh.gather_objects(tensors_digest(read_weights(settings.model.init_from)))
+    found = mesh.gather_objects(tensors_digest(read_weights(settings.model.init_from).tensors))
     if different := [rank for rank, value in enumerate(found) if value != found[0]]:
         raise UserError(
             f"hymotion.model.init_from = {settings.model.init_from} has other weights on rank {different[0]} than on "

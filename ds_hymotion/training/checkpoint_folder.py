@@ -36,6 +36,17 @@ def checkpoint_folders(run: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if FOLDER.fullmatch(path.name) and path.is_dir())
 
 
+def require_outside(out: Path, run: Path) -> None:
+    """Check that files written to ``out`` do not mix with a run's own.
+
+    Raises:
+        UserError: ``out`` is the run, or its folder of checkpoints or in it.
+    """
+    place, own = out.resolve(), run.resolve()
+    if place == own or (own / "checkpoints") in (place, *place.parents):
+        raise UserError(f"--out {out} belongs to the run itself; give another folder, such as {run}-out")
+
+
 def step_of(folder: Path) -> int:
     """The step that a checkpoint's folder is named by."""
     return int(folder.name.removeprefix("step-"))

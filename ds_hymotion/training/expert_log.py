@@ -85,7 +85,8 @@ class ExpertLog:
 
     def restore(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state`."""
-        self.clips, self.frames, self.waits = (list(state[key]) for key in ("clips", "frames", "waits"))
+        self.clips, self.frames = list(state["clips"]), list(state["frames"])
+        self.waits = list(state.get("waits", self.waits))
         every = self.experts.starving_steps
         self._starving = {expert for expert, waits in enumerate(self.waits) if every and waits >= every}
 

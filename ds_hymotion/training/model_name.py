@@ -7,17 +7,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-from torch import Tensor
-
 from ds_hymotion.errors import UserError
-from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.presets import PRESETS
+from ds_hymotion.model.release_config import CONFIG, released_sizes
 from ds_hymotion.model.released import load_released
 
-CONFIG, CHECKPOINT = "config.yml", "latest.ckpt"
-SIZES = ("feat_dim", "num_layers", "num_heads", "mlp_ratio", "ctxt_input_dim", "vtxt_input_dim", "band_frames")
-CONFIG_FPS = 30.0
+CHECKPOINT = "latest.ckpt"
+SIZES = (
+    "feat_dim",
+    "num_layers",
+    "num_heads",
+    "mlp_ratio",
+    "ctxt_input_dim",
+    "vtxt_input_dim",
+    "band_frames",
+    "text_position",
+)
 QWEN_DIM = 4096
 LEGAL = (
     f"give {', '.join(PRESETS)}, a folder with {CONFIG} and {CHECKPOINT}, or a hub name such as tencent/HY-Motion-1.0"
@@ -71,63 +76,10 @@ def named_model(name: str) -> NamedModel:
         folder = _from_hub(name)
     if not (folder / CHECKPOINT).is_file():
         raise UserError(f"--model_name {name}: {folder} has no {CHECKPOINT}; {LEGAL}")
-    config = released_sizes(folder)
+    config = released_sizes(load_released(folder / CHECKPOINT)).network
     sizes = {size: value for size, value in asdict(config).items() if size in SIZES}
     alike = (name for name, known in PRESETS.items() if all(getattr(known, size) == sizes[size] for size in SIZES))
     return NamedModel(next(alike, "tiny"), sizes, folder / CHECKPOINT, config.input_dim)
-
-
-def released_sizes(folder: Path) -> ModelConfig:
-    """Sizes of the network in a released folder: from its tensors' shapes, and what those do not tell from its config.
-
-    Raises:
-        UserError: tensors are missing, or ``config.yml`` tells other sizes.
-    """
-    state = load_released(folder / CHECKPOINT).state
-
-    def shape(name: str) -> Tensor:
-        if (tensor := state.get("motion_transformer." + name)) is None:
-            raise UserError(f"{folder / CHECKPOINT}: lacks motion_transformer.{name}; give a release's checkpoint")
-        return tensor
-
-    def blocks(kind: str) -> int:
-        found = {key.split(".")[2] for key in state if key.startswith(f"motion_transformer.{kind}_blocks.")}
-        return len(found)
-
-    width, channels = shape("input_encoder.weight").shape
-    sizes: dict[str, Any] = {
-        "feat_dim": width,
-        "num_layers": blocks("double") + blocks("single"),
-        "num_heads": width // len(shape("double_blocks.0.motion_q_norm.weight")),
-        "input_dim": channels,
-        "ctxt_input_dim": shape("ctxt_encoder.weight").shape[1],
-        "vtxt_input_dim": shape("vtxt_encoder.linears.0.weight").shape[1],
-        "mlp_ratio": len(shape("double_blocks.0.motion_mlp.fc1.weight")) / width,
-    }
-    told = _network_arguments(folder / CONFIG)
-    for name in sizes:
-        if name in told and told[name] != sizes[name]:
-            raise UserError(
-                f"{folder / CONFIG}: {name} = {told[name]!r}, the tensors of {CHECKPOINT} have {sizes[name]}; give the "
-                "two files of one release"
-            )
-    if "narrowband_length" in told:
-        sizes["band_frames"] = round(float(told["narrowband_length"]) * CONFIG_FPS)
-    return ModelConfig(**sizes)
-
-
-def _network_arguments(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        arguments = content.get("network_module_args", {})
-        return {key: value for key, value in arguments.items() if value is not None}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as error:
-        line = str(error).splitlines()[0]
-        raise UserError(
-            f"{path}: not a release's configuration ({line}); leave it out, or take the release's"
-        ) from None
 
 
 def _from_hub(name: str) -> Path:

@@ -30,7 +30,7 @@ from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
-from ds_hymotion.training.weights import read_weights, trained_experts
+from ds_hymotion.training.weights import read_weights
 
 OVERRIDES = [
     "feat_dim",
@@ -136,18 +136,18 @@ def build_generator(
         generator.mean.copy_(corpus.mean)
         generator.std.copy_(corpus.std)
     if settings.model.init_from and (settings.lora or not resumed):
-        source = read_weights(settings.model.init_from)
+        weights = read_weights(settings.model.init_from)
+        source = weights.tensors
         state = with_states(generator, source)
-        theirs = trained_experts(settings.model.init_from) if settings.experts.number else ()
-        if theirs and theirs != settings.experts.types:
+        if settings.experts.number and weights.experts and weights.experts != settings.experts.types:
             raise UserError(
-                f"{settings.model.init_from} has experts {', '.join(theirs)}, hymotion.experts.names asks for "
+                f"{settings.model.init_from} has experts {', '.join(weights.experts)}, hymotion.experts.names asks for "
                 f"{', '.join(settings.experts.types)}; give the same names in the same order"
             )
         state = with_experts(generator, state, settings.experts.noise, settings.training.seed)
         report = load_into(generator, state, settings.model.init_from, settings.model.allow_fresh)
         report = report.with_fresh({name: WITHOUT_STATES for name in state if is_state(name) and name not in source})
-        announce(f"{settings.model.init_from}: {report}\n{report.table()}")
+        announce(f"{settings.model.init_from}{weights.origin}: {report}\n{report.table()}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,9 +13,10 @@ from ds_hymotion.data.batches import Batch
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.data.expert_ids import keep_action_types
 from ds_hymotion.data.expert_owners import owned_experts
-from ds_hymotion.data.fingerprint import difference, fingerprint
+from ds_hymotion.data.fingerprint import fingerprint
 from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.data.plan import Position, Step
+from ds_hymotion.data.steps import Layout
 from ds_hymotion.errors import UserError
 from ds_hymotion.formats.tensors import write_json
 from ds_hymotion.model.experts import ExpertGenerator, expert_of
@@ -40,7 +40,7 @@ from ds_hymotion.training.expert_log import ExpertLog
 from ds_hymotion.training.export import export_weights
 from ds_hymotion.training.feed import Feed
 from ds_hymotion.training.joints import JointPlan
-from ds_hymotion.training.log import RunLog
+from ds_hymotion.training.log import RunLog, announce
 from ds_hymotion.training.memory import MemoryWatch
 from ds_hymotion.training.network import (
     build_engine,
@@ -50,6 +50,7 @@ from ds_hymotion.training.network import (
     stage_plan,
 )
 from ds_hymotion.training.nonfinite import finite_step, require_finite
+from ds_hymotion.training.resumption import batch_note, resumed_position
 from ds_hymotion.training.save_requests import SaveRequests
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
@@ -163,8 +164,9 @@ class TrainingRun:
         base = self.settings.model.init_from or ""
         require_same_adapters(state["provenance"].get("lora", {}), self.lora, base, checkpoint)
         self.step = int(state["step"])
-        self.position = Position.from_state(state["position"])
-        self._require_same_data(state, checkpoint)
+        self.position = resumed_position(state, self.fingerprint, self.settings.data.allow_other_data, checkpoint)
+        if note := "layout" in state and batch_note(Layout(**state["layout"]), self.feed.planner.layout):
+            announce(note)
         self.engine.restore_scaler(state["scaler"])
         if self.experts:
             self.experts.restore(state["experts"])
@@ -178,17 +180,6 @@ class TrainingRun:
                 f"{checkpoint} stands at step {self.step}, hymotion.training.max_steps = "
                 f"{self.settings.training.max_steps}; use at least {self.step}"
             )
-
-    def _require_same_data(self, state: dict[str, Any], checkpoint: Path) -> None:
-        """A position in an epoch holds for the plan it was made in; other data may go on with the next epoch."""
-        if "fingerprint" not in state or not (other := difference(state["fingerprint"], self.fingerprint)):
-            return
-        if not self.settings.data.allow_other_data:
-            raise UserError(
-                f"{checkpoint}: made with other data: {other}; give the same, start a new run with --init_from "
-                f"{checkpoint.parent.parent}, or go on with the next epoch of the new data by --allow_other_data"
-            )
-        self.position = Position(self.position.epoch + 1, first=self.step)
 
     def train(self) -> None:
         """Run to ``max_steps``, or to a signal, and leave a checkpoint and the exported weights behind."""
@@ -289,6 +280,7 @@ class TrainingRun:
         """Save and say so; where the disk has no room, say that and go on, unless the run ``must`` not."""
         state = {
             "position": self.position.state(),
+            "layout": asdict(self.feed.planner.layout),
             "config": self.config.as_dict(),
             "scaler": self.engine.scaler_state(),
             "provenance": asdict(self.provenance),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -77,8 +78,16 @@ def start_training(arguments: TrainArguments) -> Path | None:
     resume = _resume_folder(arguments.resume, output)
     patience = max(1800.0, 2 * PATIENCE * config.hymotion.watchdog_s)
     mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience)
+    existed = output.exists()
     mesh.on_first(lambda: _make_folder(output))
-    TrainingRun(config, corpus, output, mesh, resume, mixture).train()
+    try:
+        run = TrainingRun(config, corpus, output, mesh, resume, mixture)
+    except UserError:
+        if mesh.is_first and not existed:
+            with suppress(OSError):
+                output.rmdir()  # only where it is empty
+        raise
+    run.train()
     mesh.stop()
     return output if mesh.is_first else None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,15 +16,17 @@ from ds_hymotion.formats.tensors import save_tensors, tensors_digest
 from ds_hymotion.model.adapters import A, B, LowRank, merge_adapters
 from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
-from ds_hymotion.model.presets import PRESETS, preset
+from ds_hymotion.model.presets import PRESETS
+from ds_hymotion.model.release_config import released_sizes
 from ds_hymotion.model.released import load_into, load_released
 from ds_hymotion.model.temporal import build
-from ds_hymotion.motion.representation import Representation, representation
+from ds_hymotion.motion.representation import REPRESENTATIONS, Representation, representation
 from ds_hymotion.text.tower_weights import is_tower
 from ds_hymotion.training.checkpoint import EMA, FIXED, MASTER, newest_checkpoint, read_kind, read_state
 
 FORMAT = "ds_hymotion weights 1"
 ADAPTER_FORMAT = "ds_hymotion adapters 1"
+TRAINING = "training"  # key of the metadata that holds the configuration
 WEIGHTS = "weights.safetensors"
 ADAPTERS = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
@@ -86,19 +88,12 @@ def load_weights(path: Path, base: str | Path | None = None) -> tuple[dict[str, 
     Raises:
         UserError: not such a file, or a base that is gone or another one.
     """
+    metadata, provenance = _read_metadata(path)
     try:
         with safe_open(path, framework="pt") as reader:
-            metadata = reader.metadata() or {}
             state = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118
-        if metadata.get("format") not in (FORMAT, ADAPTER_FORMAT):
-            raise UserError(
-                f"{path}: format {metadata.get('format')!r} is not {FORMAT!r}; give a weights.safetensors of a run"
-            )
-        provenance = Provenance(**json.loads(metadata["provenance"]))
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{path}: not a file of weights ({error})") from None
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); give another file, or make it again") from None
     if metadata["format"] == FORMAT:
         return state, provenance
     names = {
@@ -109,26 +104,73 @@ def load_weights(path: Path, base: str | Path | None = None) -> tuple[dict[str, 
     return merged({names.get(name, name): value for name, value in state.items()}, provenance, path, base), provenance
 
 
-def read_weights(path: str | Path) -> dict[str, torch.Tensor]:
-    """Whole tensors by released name from a run folder, a safetensors export, a ``latest.ckpt`` or its folder.
+def file_provenance(path: Path) -> tuple[Provenance, dict[str, Any]]:
+    """What a file of weights says it is for, and the configuration of its training, {} where it does not tell.
+
+    Raises:
+        UserError: not such a file.
+    """
+    metadata, provenance = _read_metadata(path)
+    try:
+        training = json.loads(metadata.get(TRAINING, "{}"))
+    except ValueError as error:
+        raise UserError(f"{path}: the configuration in it is damaged ({error})") from None
+    return provenance, training
+
+
+def _read_metadata(path: Path) -> tuple[dict[str, str], Provenance]:
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; give the {WEIGHTS} or {ADAPTERS} of a run")
+    try:
+        with safe_open(path, framework="pt") as reader:
+            metadata = reader.metadata() or {}
+        if metadata.get("format") not in (FORMAT, ADAPTER_FORMAT):
+            raise UserError(
+                f"{path}: not a file that a run or launch/export.py wrote (format {metadata.get('format')!r}, not "
+                f"{FORMAT!r}); give the {WEIGHTS} of a run, or a latest.ckpt"
+            )
+        provenance = Provenance(**json.loads(metadata["provenance"]))
+        _ = provenance.config, provenance.lora and low_rank(provenance)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{path}: not a file of weights ({error})") from None
+    return metadata, provenance
+
+
+class Weights(NamedTuple):
+    """Whole tensors by released name, and what they are for, where their source tells it."""
+
+    tensors: dict[str, torch.Tensor]
+    provenance: Provenance | None
+
+    @property
+    def experts(self) -> tuple[str, ...]:
+        """Names of the experts in them, in the order of their numbers; () without any, or where it is not told."""
+        return tuple(self.provenance.config.expert_names) if self.provenance else ()
+
+    @property
+    def origin(self) -> str:
+        """What to say of weights that were made of two files; "" of others."""
+        if not self.provenance or not self.provenance.lora:
+            return ""
+        return f" (adapters of rank {self.provenance.lora['rank']} merged into {self.provenance.base})"
+
+
+def read_weights(path: str | Path) -> Weights:
+    """From a run folder, a safetensors export, a ``latest.ckpt`` or its folder.
 
     Raises:
         UserError: nothing there that can be read.
     """
     path = Path(path)
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder; give a run, its {WEIGHTS}, or a latest.ckpt")
     if path.is_dir() and not (path / "latest.ckpt").is_file():
-        return run_weights(path)[0]
+        return Weights(*run_weights(path))
     if path.suffix == ".safetensors":
-        return load_weights(path)[0]
-    return load_released(path / "latest.ckpt" if path.is_dir() else path).state
-
-
-def trained_experts(path: str | Path) -> tuple[str, ...]:
-    """Names of the experts in what :func:`read_weights` reads, in the order of their numbers; () without any."""
-    path = Path(path)
-    if path.is_dir() and not (path / "latest.ckpt").is_file():
-        return tuple(run_weights(path)[1].config.expert_names)
-    return tuple(load_weights(path)[1].config.expert_names) if path.suffix == ".safetensors" else ()
+        return Weights(*load_weights(path))
+    return Weights(load_released(path / "latest.ckpt" if path.is_dir() else path).state, None)
 
 
 def run_weights(run: Path, base: str | Path | None = None) -> tuple[dict[str, torch.Tensor], Provenance]:
@@ -173,9 +215,12 @@ def merged(
     """
     place = base or provenance.base
     try:
-        whole = read_weights(place)
+        whole = read_weights(place).tensors
     except UserError as error:
-        raise UserError(f"{source} holds adapters of {place}, which cannot be read: {error}") from None
+        raise UserError(
+            f"{source} holds adapters of {place}, which cannot be read: {error}; put them there again, or export "
+            "with launch/export.py --merge_lora --base PLACE"
+        ) from None
     found, wanted = tensors_digest(whole), provenance.lora["base_sha256"]
     if found != wanted:
         raise UserError(
@@ -194,11 +239,11 @@ def load_model(path: str | Path, text_encoder: str | None = None) -> TrainedMode
 
     Args:
         path: the folder or file; a folder may also be a released one that holds ``latest.ckpt``.
-        text_encoder: name of the encoder for a released checkpoint, which does not say; by default hashed for the
-            preset tiny and qwen_clip for the others.
+        text_encoder: name of the encoder for a released checkpoint, which does not say; by default qwen_clip where its
+            text tokens are as wide as that one's, or hashed.
 
     Raises:
-        UserError: nothing there that can be read, or it fits no preset.
+        UserError: nothing there that can be read, or a network of other motions.
     """
     path = Path(path)
     if path.is_dir() and (path / "latest.ckpt").is_file() and not (path / WEIGHTS).exists():
@@ -220,15 +265,16 @@ def load_model(path: str | Path, text_encoder: str | None = None) -> TrainedMode
 
 def _load_released_model(path: Path, text_encoder: str | None) -> TrainedModel:
     released = load_released(path)
-    width = released.state["motion_transformer.input_encoder.weight"].shape[0]
-    for name in PRESETS:
-        config = preset(name, input_dim=201)
-        if config.feat_dim == width:
-            break
-    else:
-        raise UserError(f"{path}: width {width} is of no preset; known presets: {', '.join(PRESETS)}")
+    sizes = released_sizes(released)
+    config = sizes.network
+    spaces = {representation(name).channels: name for name in REPRESENTATIONS}
+    if config.input_dim not in spaces:
+        raise UserError(f"{path}: {config.input_dim} motion channels; known are {', '.join(map(str, spaces))}")
     generator = MotionGenerator(config)
     load_into(generator, released.state, source=str(path))
-    encoder = text_encoder or ("hashed" if name == "tiny" else "qwen_clip")
-    provenance = Provenance(asdict(config), "hymotion-201", 30.0, encoder, name, released.global_step, str(path))
-    return TrainedModel(generator.eval(), representation("hymotion-201"), provenance)
+    usual = PRESETS["hy-motion-1.0"].ctxt_input_dim
+    encoder = text_encoder or ("qwen_clip" if config.ctxt_input_dim == usual else "hashed")
+    alike = (name for name, known in PRESETS.items() if known == replace(config, input_dim=known.input_dim))
+    space = spaces[config.input_dim]
+    provenance = Provenance(asdict(config), space, sizes.fps, encoder, next(alike, ""), released.global_step, str(path))
+    return TrainedModel(generator.eval(), representation(space), provenance)
