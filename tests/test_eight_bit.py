@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ds_hymotion import deepspeed_keys
+from ds_hymotion.config import deepspeed_keys
 from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError

@@ -39,6 +39,7 @@ CASES = [
     ("--text_encoder qwen", ["text/qwen", "--encode_text hashed or qwen_clip"]),
     ("--learning_rate 1e38", ["optimizer.params.lr = 1e+38", "1e-4"]),
     ("--resume nowhere", ["--resume nowhere", "no checkpoint"]),
+    ("--experts 2 --expert_names A B", ["no action type", "launch/prepare.py --out CORPUS --actions"]),
 ]
 
 

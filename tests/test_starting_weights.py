@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.motion.skeleton import smpl24
 from ds_hymotion.training.network import build_generator, network_config
-from ds_hymotion.training.weights import load_weights, save_weights
+from ds_hymotion.training.weights import Provenance, load_weights, save_weights
 from tests.corpora import random_weights, wavy_corpus
 from tests.runs import run_settings
 
@@ -57,3 +58,24 @@ def test_other_channels_start_fresh_and_without_the_trick_for_networks_from_scra
     assert torch.equal(state[name], load_weights(weights)[0][name])
     assert build(wider, None).state_dict()[HEAD].any()
     assert not build(wider, None, hymotion__model__init="released").state_dict()[HEAD].any()
+
+
+def test_experts_of_other_names_or_order_are_refused(corpus: Corpus, tmp_path: Path) -> None:
+    names = ["WALK", "SIT"]
+    experts = {"number": 2, "names": names}
+    weights = tmp_path / "weights.safetensors"
+    generator = build(corpus, None, hymotion__experts=experts)
+    settings = RunConfig(run_settings(None, hymotion__experts=experts)).hymotion
+    config = asdict(network_config(settings, corpus))
+    save_weights(weights, generator.state_dict(), Provenance(config, "hymotion-201", 30.0, "hashed", "tiny"))
+    again = build(corpus, weights, hymotion__experts=experts).state_dict()
+    assert all(torch.equal(again[name], value) for name, value in generator.state_dict().items())
+    for others in (names[::-1], ["WALK", "RUN"]):
+        with pytest.raises(UserError, match=f"has experts WALK, SIT, hymotion.experts.names asks for {others[0]}, "):
+            build(corpus, weights, hymotion__experts={"number": 2, "names": others})
+
+
+def test_a_start_that_is_not_there_is_named(corpus: Corpus, tmp_path: Path) -> None:
+    for name in ("gone.ckpt", "gone.safetensors", "gone"):
+        with pytest.raises(UserError, match=f"{name}: no such file or folder; give a run, its weights.safetensors"):
+            build(corpus, tmp_path / name)
