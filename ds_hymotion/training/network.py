@@ -173,7 +173,16 @@ def stage_plan(config: RunConfig, network: ModelConfig, corpus: Corpus) -> Stage
         return ChunkPlan(network.chunk_networks if settings.parallel.pipeline > 1 else 1)
     canvas = settings.data.bucket_bounds[-1]
     frames = [min(sample.frames, canvas) for sample in corpus.split("train")] or [canvas]
-    mean = sum(frames) / len(frames)
+    return stages_by_layers(config, network, sum(frames) / len(frames))
+
+
+def stages_by_layers(config: RunConfig, network: ModelConfig, mean: float) -> StagePlan:
+    """Which pipeline stage holds which layers, where clips have ``mean`` frames.
+
+    Raises:
+        UserError: more stages than layers, or an illegal or uneven split.
+    """
+    settings = config.hymotion
     clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
     held = settings.experts.number // settings.experts.size
     units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample, held)

@@ -16,13 +16,13 @@ from ds_hymotion.model.experts import expert_of
 from ds_hymotion.model.temporal import build
 from ds_hymotion.parallel.cuts import CutPlan
 from ds_hymotion.parallel.parameter_groups import SyncGroups, sync_groups
-from ds_hymotion.parallel.stages import StagePlan, check_trained, network_units, plan_stages
+from ds_hymotion.parallel.stages import StagePlan, check_trained
 from ds_hymotion.parallel.tensor import plan_cuts
 from ds_hymotion.reports.planner.load import Load
 from ds_hymotion.reports.planner.states import Held
 from ds_hymotion.training.adapters import adapted_linears
 from ds_hymotion.training.joints import JointPlan
-from ds_hymotion.training.network import TYPICAL_TOKENS, sized_network
+from ds_hymotion.training.network import sized_network, stages_by_layers
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,9 @@ class Inventory:
         cuts: how tensors are cut over the tensor ranks.
         stages: which stage holds what.
         groups: which parameters are trained, and which are averaged every step.
+        joints: which tensor rank predicts which channels.
         experts: how many there are, and over how many groups of data ranks they are divided.
         low_rank: the adapters, of a run that trains them alone.
-        joints: which tensor rank predicts which channels.
-    experts: how many there are, and over how many groups of data ranks they are divided.
     """
 
     network: ModelConfig
@@ -75,7 +74,7 @@ class Inventory:
         trained = [name for name, value in generator.named_parameters() if value.requires_grad]
         frozen = tuple(name for name in shapes if name not in trained)
         groups = SyncGroups(tuple(trained), (), frozen) if low_rank else sync_groups(settings.gradient_sync, trained)
-        stages = _stages(config, network, load)
+        stages = stages_by_layers(config, network, load.mean_frames(settings.data.bucket_bounds[-1]))
         check_trained(stages, groups)
         return cls(
             network,
@@ -116,12 +115,3 @@ class Inventory:
     def _size(self, name: str, rank: int) -> int:
         shape = self.shapes[name]
         return math.prod(self.cuts.cuts[name].part_shape(shape, rank) if name in self.cuts.cuts else shape)
-
-
-def _stages(config: RunConfig, network: ModelConfig, load: Load) -> StagePlan:
-    settings = config.hymotion
-    mean = load.mean_frames(settings.data.bucket_bounds[-1])
-    clips = settings.data.frames_per_gpu / mean or config.deepspeed["train_micro_batch_size_per_gpu"]
-    held = settings.experts.number // settings.experts.size
-    units = network_units(network, mean, TYPICAL_TOKENS, clips * settings.flow.timesteps_per_sample, held)
-    return plan_stages(units, settings.parallel.pipeline, settings.pipeline)

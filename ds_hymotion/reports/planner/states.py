@@ -12,7 +12,7 @@ from ds_hymotion.config.run_config import RunConfig
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 LIVE, PREFETCH = 1_000_000_000, 50_000_000  # DeepSpeed's defaults for ZeRO-3
-COPIES = "copies in the step"
+COPIES, BUCKETS = "copies in the step", "reduce buckets"
 BUCKET = 500_000_000  # DeepSpeed's default of reduce_bucket_size, and the most it flattens for an all-reduce
 
 
@@ -103,7 +103,7 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
             "buffer": size * held.largest,
         }
         kept = accumulated * part if accumulated != size else size * held.largest
-        states.device |= {"gradients": kept, "buffers": _bucket(config, size) + size * held.largest}
+        states.device |= {"gradients": kept, BUCKETS: _bucket(config, size) + size * held.largest}
         if accumulated == size and config.deepspeed["gradient_accumulation_steps"] > 1:
             states.host["accumulated gradients"] = size * part
         if not fused:
@@ -121,7 +121,7 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
         gradients = max(accumulated, 4) * part
     states.device["gradients"] = gradients
     if stage and not grouped:
-        states.device["buffers"] = _bucket(config, accumulated if stage == 1 else size)
+        states.device[BUCKETS] = _bucket(config, accumulated if stage == 1 else size)
     flattened = 4 * min(BUCKET, held.trained) if held.sharers > 1 and (grouped or stage == 0) else 0
     copies = 2 if stage == 1 or stage and accumulated == size else 1  # of a flat group, by torch's own Adam
     states.step = max(flattened, 0 if fused else 4 * copies * own)
@@ -136,7 +136,7 @@ def _divided(config: RunConfig, held: Held, optimizer: dict[str, int], fused: bo
     states = States(live=size * min(held.trained + held.frozen, int(most)))
     weights = {"weights": size * (part - (-held.frozen // held.sharers))}
     resting = {**optimizer, "gradients": (accumulation_bytes(config) + 4) * part}
-    states.device |= {"buffers": int(zero.get("reduce_bucket_size", BUCKET)) * size}
+    states.device |= {BUCKETS: bucket_numbers(config) * size}
     for key, items in (("offload_param", weights), ("offload_optimizer", resting)):
         place = states.host if offloads(config.deepspeed, key) else states.device
         place.update(items)
@@ -148,8 +148,13 @@ def _divided(config: RunConfig, held: Held, optimizer: dict[str, int], fused: bo
     return states
 
 
+def bucket_numbers(config: RunConfig) -> int:
+    """Numbers of a bucket of gradients that ZeRO reduces at once."""
+    return int(zero_section(config.deepspeed).get("reduce_bucket_size", BUCKET))
+
+
 def _bucket(config: RunConfig, size: int) -> int:
     zero = zero_section(config.deepspeed)
     if zero.get("contiguous_gradients") is False:
         return 0
-    return int(zero.get("reduce_bucket_size", BUCKET)) * size * (2 if zero.get("overlap_comm") else 1)
+    return bucket_numbers(config) * size * (2 if zero.get("overlap_comm") else 1)

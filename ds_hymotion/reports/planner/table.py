@@ -5,7 +5,7 @@ from __future__ import annotations
 from ds_hymotion.data.expert_owners import owned_experts
 from ds_hymotion.parallel.stages import StagePlan
 from ds_hymotion.reports.planner.plan import RUNTIME, Plan, RankPlan
-from ds_hymotion.reports.planner.states import COPIES
+from ds_hymotion.reports.planner.states import BUCKETS, COPIES, bucket_numbers
 from ds_hymotion.tiers import GIB
 
 
@@ -82,7 +82,8 @@ def _memory(plan: Plan) -> list[str]:
     if any(rank.states.step for rank in plan.ranks):
         rows.append([COPIES, *(f"({_gib(rank.states.step)})" for rank in plan.ranks)])
     rows.append(["peak", *(_gib(rank.peak) for rank in plan.ranks)])
-    return columns(rows)
+    note = f"reduce buckets: zero_optimization.reduce_bucket_size = {bucket_numbers(plan.config):,} numbers"
+    return [*columns(rows), *([note] if BUCKETS in names else [])]
 
 
 def _traffic(plan: Plan) -> list[str]:
