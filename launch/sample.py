@@ -56,6 +56,7 @@ class SampleArguments(EncoderFlags):
         default_factory=lambda: ["npz", "bvh", "gif"],
         metadata={"help": "which files to write: npz, bvh, gif, mp4, png (a strip of poses)", "nargs": "+"},
     )
+    base: str | None = flag(None, "where the base weights of adapters are now; where they were in the training")
     text_encoder: str | None = flag(
         None,
         "encoder for a released checkpoint, which names none; by the width of its text features unless given",
@@ -86,7 +87,7 @@ def main() -> None:
     place, out = Path(arguments.model), Path(arguments.out)
     if place.is_dir():
         require_outside(out, place)
-    model = load_model(arguments.model, arguments.text_encoder)
+    model = load_model(arguments.model, arguments.text_encoder, arguments.base)
     config = model.generator.config
     prompts += corpus_prompts(corpus, config.text_position, bool(config.expert_names)) if corpus else []
     prompts = checked_prompts(prompts, config.text_position)

@@ -19,7 +19,7 @@ from ds_hymotion.flow.objective import BodyLosses, FlowObjective
 from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.network import build_generator, network_config
+from ds_hymotion.training.network import build_generator, network_config, starting_weights
 from tests.corpora import wavy_corpus
 from tests.runs import run_settings
 
@@ -58,7 +58,9 @@ class Reference:
     def __init__(self, settings: dict[str, Any], corpus: Corpus, plan: Planner) -> None:
         config = RunConfig(settings, "reference")
         section = config.hymotion
-        self.generator = build_generator(section, network_config(section, corpus), corpus)
+        self.generator = build_generator(
+            section, network_config(section, corpus), corpus, weights=starting_weights(section)
+        )
         statistics = self.generator.mean.clone(), self.generator.std.clone()
         body = BodyLosses(corpus.representation, *statistics, corpus.fps, section.flow)
         self.objective = FlowObjective(self.generator, section.flow, body)

@@ -113,10 +113,10 @@ def test_another_representation(ranks: RankPool, damaged: Path, tmp_path: Path) 
 
 
 def refusal_on_a_full_disk(settings: dict[str, Any], corpus: Path, output: Path) -> str:
-    """What a resumed run says that finds a disk with one byte too few for its next save."""
+    """What a resumed run says that finds a disk with room for the tensors of its next save, and no more."""
     needed = sum(path.stat().st_size for path in checkpoint_folders(output)[-1].glob("*.safetensors"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda _: Usage(needed, needed, needed // 2))
+        patch.setattr(shutil, "disk_usage", lambda _: Usage(needed, 0, needed))
         return refusal(settings, corpus, output)
 
 

@@ -20,7 +20,7 @@ from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.encoding import encode_captions
 from ds_hymotion.text.hashed import HashedTextEncoder
 from ds_hymotion.training.checkpoint import checkpoint_folders, newest_checkpoint
-from ds_hymotion.training.export import Export
+from ds_hymotion.training.export import Export, copy_legal_files
 from ds_hymotion.training.weights import load_model, load_weights
 from tests.commands import run_here
 from tests.corpora import wavy_corpus
@@ -235,3 +235,14 @@ def test_more_mistakes(run: Path, adapters: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds adapters of nowhere.ckpt, which cannot be read"):
         Export(adapters, tmp_path / "out", merge_lora=True, base="nowhere.ckpt").write(print)
     assert newest_checkpoint(run).name == "step-00000002"
+
+
+def test_a_release_takes_the_licence_of_its_repository(tmp_path: Path) -> None:
+    release = tmp_path / "hub" / "HY-Motion-1.0"
+    release.mkdir(parents=True)
+    (tmp_path / "hub" / "License.txt").write_text("of the repository")
+    assert copy_legal_files(str(release / "weights.safetensors"), tmp_path / "out") == []
+    (release / "latest.ckpt").touch()
+    assert copy_legal_files(str(release / "latest.ckpt"), tmp_path / "out") == ["License.txt"]
+    (release / "NOTICE").write_text("of the release")
+    assert copy_legal_files(str(release / "latest.ckpt"), tmp_path / "out") == ["NOTICE"]

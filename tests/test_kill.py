@@ -69,6 +69,7 @@ def test_kills_at_any_moment(ranks: RankPool, corpus: Corpus, tmp_path: Path, ki
     moments = []
     for kill in range(kills):
         when, wait = "save" if kill % 3 == 1 else "step", random.uniform(0, LONGEST_WAIT_S / (1 + kill % 2))
+        wait = wait if kill > 1 else 0.0  # one save at least is cut off
         moments.append((when, wait))
         with pytest.raises(AssertionError, match="died or hung"):
             ranks.run(2, train_until_killed, settings, corpus.folder, broken, when, wait)
@@ -82,4 +83,6 @@ def test_kills_at_any_moment(ranks: RankPool, corpus: Corpus, tmp_path: Path, ki
     for kind in ("master", "exp_avg", "exp_avg_sq", "ema"):
         a, b = final_weights(whole, kind), final_weights(broken, kind)
         assert all(torch.equal(a[name], b[name]) for name in a), (kind, moments)
-    print(f"{kills} kills, {len(list(broken.glob('cut-off-*')))} saves cut off")
+    cut_off = len(list(broken.glob("cut-off-*")))
+    print(f"{kills} kills, {cut_off} saves cut off")
+    assert cut_off >= 1

@@ -14,7 +14,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.motion.skeleton import smpl24
-from ds_hymotion.training.network import build_generator, network_config
+from ds_hymotion.training.network import build_generator, network_config, starting_weights
 from ds_hymotion.training.weights import Provenance, load_weights, save_weights
 from tests.corpora import random_weights, wavy_corpus
 from tests.runs import run_settings
@@ -24,7 +24,7 @@ HEAD = "motion_transformer.final_layer.linear.weight"
 
 def build(corpus: Corpus, weights: Path | None, **changes: Any) -> MotionGenerator:
     settings = RunConfig(run_settings(weights, **changes)).hymotion
-    return build_generator(settings, network_config(settings, corpus), corpus)
+    return build_generator(settings, network_config(settings, corpus), corpus, weights=starting_weights(settings))
 
 
 @pytest.fixture(scope="module")

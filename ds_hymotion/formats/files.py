@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import TEMPORARY, write_atomically
+from ds_hymotion.formats.tensors import write_atomically
 
 Row = TypeVar("Row")
 
@@ -98,6 +97,3 @@ def replace_file(path: str | Path, write: Callable[[Path], None]) -> None:
         raise UserError(
             f"{path}: cannot be written ({error.strerror or error}); give a path in a folder you can write to"
         ) from None
-    finally:
-        with suppress(OSError):
-            path.with_name(path.name + TEMPORARY).unlink(missing_ok=True)

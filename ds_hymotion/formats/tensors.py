@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,15 @@ TEMPORARY = ".tmp"
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill ``<path>.tmp``, then rename it: a reader sees the old file or the new one, never a part."""
     temporary = path.with_name(path.name + TEMPORARY)
-    write(temporary)
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,7 +19,7 @@ from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.temporal import build
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.parameter_groups import members
-from ds_hymotion.training.weights import ADAPTER_CONFIG, ADAPTERS, Provenance, low_rank, read_weights, save_adapters
+from ds_hymotion.training.weights import ADAPTER_CONFIG, ADAPTERS, Provenance, Weights, low_rank, save_adapters
 
 OPTIMIZER_BYTES = 12  # per trained number: fp32 weight and Adam's two moments
 
@@ -38,17 +38,21 @@ def adapted_linears(section: LoraSection, network: ModelConfig) -> LowRank:
 
 
 def adapt(
-    generator: MotionGenerator, settings: HymotionSection, held: Callable[[str], bool] | None, mesh: Mesh
+    generator: MotionGenerator,
+    settings: HymotionSection,
+    base: Weights,
+    held: Callable[[str], bool] | None,
+    mesh: Mesh,
 ) -> dict[str, Any]:
-    """Put adapters on a plain network that has its base weights; returns what :class:`Provenance` says of them.
+    """Put adapters on a plain network that has its ``base`` weights; returns what :class:`Provenance` says of them.
 
     Raises:
         UserError: on every rank alike, where ranks read different base weights.
     """
-    assert settings.lora is not None and settings.model.init_from is not None
+    assert settings.lora is not None
     chosen = adapted_linears(settings.lora, generator.config)
     add_adapters(generator, chosen, settings.training.seed, held)
-    found = mesh.gather_objects(tensors_digest(read_weights(settings.model.init_from).tensors))
+    found = mesh.gather_objects(tensors_digest(base.tensors))
     if different := [rank for rank, value in enumerate(found) if value != found[0]]:
         raise UserError(
             f"hymotion.model.init_from = {settings.model.init_from} has other weights on rank {different[0]} than on "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,9 +56,6 @@ class Checkpoint:
         mesh: this rank's place.
         keep_last: older checkpoints are removed, and those of later steps, which the run has left behind.
         keep_every: but older ones of steps that are multiples of this stay; 0 = none.
-
-    Attributes:
-        seconds: what the last save took, on the first rank; all ranks hold the same number.
     """
 
     def __init__(
@@ -81,7 +77,6 @@ class Checkpoint:
         self.mesh = mesh
         self.keep_last = keep_last
         self.keep_every = keep_every
-        self.seconds = 0.0
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         """Write the checkpoint of ``step`` (collective).
@@ -90,7 +85,6 @@ class Checkpoint:
             NoRoom: it does not fit the disk, on every rank alike; nothing was gathered or written.
             UserError: the first rank could not write, on every rank alike.
         """
-        started = time.monotonic()
         folder = self.run / "checkpoints" / f"step-{step:08d}"
         writer = FolderWriter(folder, self.mesh.is_first)
         expected = self._bytes()
@@ -135,8 +129,6 @@ class Checkpoint:
             for path in folders:
                 if path not in kept:
                     shutil.rmtree(path, ignore_errors=True)
-        # Agreed, because ranks decide by it whether to save once more.
-        self.seconds = float(self.mesh.agree(str(time.monotonic() - started)))
         return folder
 
     def load(self, folder: Path) -> dict[str, Any]:
@@ -170,6 +162,8 @@ class Checkpoint:
             for name, whole in read_kind(folder, kind, self.states.parameters):
                 if kind == MASTER:
                     self.states.put_weight(name, whole)
+                    if self.average and EMA not in state["kinds"] and name in fragments:
+                        self.average.put(fragments[name], whole)  # none was kept: it starts here
                 if name not in fragments:
                     continue
                 if kind == EMA and self.average:

@@ -98,16 +98,25 @@ def digest(path: Path) -> str:
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """``state.json`` of a checkpoint that :func:`newest_checkpoint` found intact."""
-    state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    """``state.json`` of a checkpoint that :func:`newest_checkpoint` found intact.
+
+    Raises:
+        UserError: it is gone since, or of another version.
+    """
+    state = _read_json(folder / "state.json")
     if state.get("version") != VERSION:
         raise UserError(f"{folder}: checkpoint version {state.get('version')!r}; this program reads {VERSION}")
     return state
 
 
 def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """All whole tensors of one kind, or those whose names are ``wanted``, one at a time."""
-    for path in sorted(folder.glob(f"{kind}-*.safetensors")):
+    """All whole tensors of one kind, or those whose names are ``wanted``, one at a time.
+
+    Raises:
+        UserError: a file that the manifest names is gone or damaged.
+    """
+    files = _read_json(folder / "manifest.json").get("files", {})
+    for path in sorted(folder / name for name in files if name.startswith(f"{kind}-")):
         try:
             with safe_open(path, framework="pt") as reader:
                 for name in reader.keys():  # noqa: SIM118
@@ -115,6 +124,16 @@ def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> 
                         yield name, reader.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path}: cannot be read ({error}); a run removes checkpoints beyond its last "
+            "hymotion.training.keep_last: give one that it keeps"
+        ) from None
 
 
 class FolderWriter:

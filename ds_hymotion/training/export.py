@@ -240,7 +240,8 @@ class Export:
 
 
 def copy_legal_files(base: str, out: Path) -> list[str]:
-    """Copy licence and notice files that lie beside the base weights; returns their names.
+    """Copy licence and notice files that lie beside the base weights, or over the folder of a release that has none
+    of its own; returns their names.
 
     Raises:
         UserError: one cannot be read or written.
@@ -250,7 +251,13 @@ def copy_legal_files(base: str, out: Path) -> list[str]:
     place = Path(base) if Path(base).is_dir() else Path(base).parent
     if not place.is_dir():
         return []
-    found = sorted(path for path in place.iterdir() if path.name.lower().startswith(LEGAL) and path.is_file())
+    found = _legal_files(place)
+    if not found and (place / RELEASED).is_file():
+        found = _legal_files(place.parent)
     for path in found:
         replace_file(out / path.name, partial(shutil.copyfile, path))
     return [path.name for path in found]
+
+
+def _legal_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.name.lower().startswith(LEGAL) and path.is_file())

@@ -24,6 +24,7 @@ SIZES = (
     "text_position",
 )
 QWEN_DIM = 4096
+LEGAL_FILES = ("[Ll][Ii][Cc][Ee][Nn][CcSs][Ee]*", "[Nn][Oo][Tt][Ii][Cc][Ee]*")
 LEGAL = (
     f"give {', '.join(PRESETS)}, a folder with {CONFIG} and {CHECKPOINT}, or a hub name such as tencent/HY-Motion-1.0"
 )
@@ -68,9 +69,9 @@ def named_model(name: str) -> NamedModel:
     if name in PRESETS:
         return NamedModel(name, {})
     folder = Path(name)
-    if folder.is_file() and folder.name == CHECKPOINT:
+    if folder.name == CHECKPOINT and folder.is_file():
         folder = folder.parent
-    if not folder.is_dir():
+    if not _is_folder(folder):
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
             raise UserError(f"--model_name {name}: no such preset or folder; {LEGAL}")
         folder = _from_hub(name)
@@ -80,6 +81,13 @@ def named_model(name: str) -> NamedModel:
     sizes = {size: value for size, value in asdict(config).items() if size in SIZES}
     alike = (name for name, known in PRESETS.items() if all(getattr(known, size) == sizes[size] for size in SIZES))
     return NamedModel(next(alike, "tiny"), sizes, folder / CHECKPOINT, config.input_dim)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name too long for any file
+        return False
 
 
 def _from_hub(name: str) -> Path:
@@ -93,7 +101,7 @@ def _from_hub(name: str) -> Path:
     for local in (True, False):
         for repository in dict.fromkeys(repositories):
             try:
-                files = [f"{short}/*", CONFIG, CHECKPOINT]
+                files = [f"{short}/*", CONFIG, CHECKPOINT, *LEGAL_FILES]
                 found = Path(snapshot_download(repository, allow_patterns=files, local_files_only=local))
             except Exception as error:  # the hub's client raises errors of half a dozen libraries
                 problem = error

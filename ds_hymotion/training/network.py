@@ -30,7 +30,7 @@ from ds_hymotion.parallel.tensor import cut_network, plan_cuts
 from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
-from ds_hymotion.training.weights import read_weights
+from ds_hymotion.training.weights import Weights, read_weights
 
 OVERRIDES = [
     "feat_dim",
@@ -44,6 +44,7 @@ OVERRIDES = [
 ]
 
 
+UNSEEN = ("band_frames", "text_position")  # sizes that no tensor's shape shows
 USUAL_EXPERT_BLOCKS = 4
 WITHOUT_STATES = "weights of whole motions have no states"
 TYPICAL_TOKENS = 32  # a caption of some twenty words in its chat template
@@ -109,9 +110,9 @@ def build_generator(
     config: ModelConfig,
     corpus: Corpus,
     held: Callable[[str], bool] | None = None,
-    resumed: bool = False,
+    weights: Weights | None = None,
 ) -> MotionGenerator:
-    """A network on the CPU in fp32: fresh by seed, then what ``init_from`` holds, unless a checkpoint of it follows.
+    """A network on the CPU in fp32: fresh by seed, then the ``weights`` that ``init_from`` holds, if any.
 
     A fresh network takes the corpus's mean and std; one that starts from weights of the same representation keeps
     theirs, which its weights were trained with. ``copy_noise`` is for networks trained from scratch: beside loaded
@@ -121,7 +122,7 @@ def build_generator(
         held: which parameters, by released name, this process needs; the others stay on the meta device. None = all.
 
     Raises:
-        UserError: ``init_from`` cannot be read, does not fit, or knows joint positions relative to another point.
+        UserError: the weights do not fit, or know joint positions relative to another point.
     """
     recompute = settings.model.checkpoint_blocks, settings.model.checkpoint_kinds
     if held is None:
@@ -135,9 +136,9 @@ def build_generator(
     with torch.no_grad():
         generator.mean.copy_(corpus.mean)
         generator.std.copy_(corpus.std)
-    if settings.model.init_from and (settings.lora or not resumed):
-        weights = read_weights(settings.model.init_from)
+    if weights and settings.model.init_from:
         source = weights.tensors
+        _check_sizes(settings, config, weights)
         state = with_states(generator, source)
         if settings.experts.number and weights.experts and weights.experts != settings.experts.types:
             raise UserError(
@@ -150,6 +151,30 @@ def build_generator(
         announce(f"{settings.model.init_from}{weights.origin}: {report}\n{report.table()}")
         _check_positions(generator.mean, corpus, settings.model.init_from)
     return generator
+
+
+def starting_weights(settings: HymotionSection, resumed: bool = False) -> Weights | None:
+    """What ``init_from`` holds; None without it, or where a checkpoint of the whole network follows.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if settings.model.init_from and (settings.lora or not resumed):
+        return read_weights(settings.model.init_from)
+    return None
+
+
+def _check_sizes(settings: HymotionSection, config: ModelConfig, weights: Weights) -> None:
+    """What no tensor's shape shows must be the weights' own, unless the section says otherwise by name."""
+    if weights.provenance is None:
+        return
+    for name in UNSEEN:
+        theirs, own = getattr(weights.provenance.config, name), getattr(config, name)
+        if theirs != own and getattr(settings.model, name) is None:
+            raise UserError(
+                f"{settings.model.init_from} was trained with {name} = {theirs}, preset {settings.model.preset} has "
+                f"{own}; set hymotion.model.{name} to the one that you want"
+            )
 
 
 def materialise(generator: MotionGenerator, held: Callable[[str], bool]) -> None:

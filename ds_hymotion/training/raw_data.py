@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from ds_hymotion.data.corpus import HEADER
 from ds_hymotion.data.preparation import Preparation
 from ds_hymotion.errors import UserError
+from ds_hymotion.formats.tensors import write_json
+from ds_hymotion.training.checkpoint_folder import checkpoint_folders
 from ds_hymotion.training.log import announce
 
 FEW_FILES = 20
 POLL_S = 0.2
+BEAT_S = 5.0
+PATIENCE_S = 120.0  # without a beat of the first rank: it has ended, or its disk is another one
 
 
 def corpus_of(data_dir: str, output: Path, representation: str, encoder: str) -> Path:
@@ -27,7 +35,8 @@ def corpus_of(data_dir: str, output: Path, representation: str, encoder: str) ->
         encoder: what to encode captions with; ``null`` takes motions without captions too.
 
     Raises:
-        UserError: nothing to train on there, or captions that this command cannot encode.
+        UserError: nothing to train on there, captions that this command cannot encode, a corpus of other motions that
+            a run in ``output`` was trained on, or the first rank has ended.
     """
     folder = Path(data_dir)
     if (folder / HEADER).is_file() or not folder.is_dir():
@@ -41,20 +50,93 @@ def corpus_of(data_dir: str, output: Path, representation: str, encoder: str) ->
             "their own: prepare it with launch/prepare.py --encode_text qwen_clip, or give --unconditional"
         )
     corpus, marker = output / "corpus", output / "corpus-made-of.json"
-    made_of = json.dumps({"data_dir": str(folder.resolve()), "representation": representation, "encoder": encoder})
-    if _text(marker) == made_of and (corpus / HEADER).is_file():
+    made_of = {"data_dir": str(folder.resolve()), "representation": representation, "encoder": encoder}
+    if _is_made(corpus, marker, made_of):
         announce(f"{corpus}: prepared from {data_dir} before")
     elif os.environ.get("RANK", "0") == "0":
-        marker.unlink(missing_ok=True)
+        _require_replaceable(corpus, marker, data_dir, output)
         announce(f"--data_dir {data_dir} holds motion files: preparing them in {corpus}")
-        _prepare(folder, corpus, representation, encoder)
-        temporary = marker.with_name(marker.name + ".part")
-        temporary.write_text(made_of, encoding="utf-8")
-        os.replace(temporary, marker)
+        with _beating(marker):
+            _prepare(folder, corpus, representation, encoder)
+        write_json(marker, made_of)
     else:
-        while _text(marker) != made_of:
-            time.sleep(POLL_S)
+        _wait(corpus, marker, made_of)
     return corpus
+
+
+def _is_made(corpus: Path, marker: Path, made_of: dict[str, str]) -> bool:
+    return _content(marker) == made_of and (corpus / HEADER).is_file()
+
+
+def _require_replaceable(corpus: Path, marker: Path, data_dir: str, output: Path) -> None:
+    """A corpus that is there must be one that this command made, for a run that has not begun."""
+    if not (corpus / HEADER).is_file():
+        return
+    before = _content(marker)
+    if not before or checkpoint_folders(output):
+        source = before.get("data_dir", "something else")
+        raise UserError(
+            f"--data_dir {data_dir}: {corpus} was made of {source}; give that, --data_dir {corpus}, or another "
+            "--output_dir"
+        )
+
+
+@contextmanager
+def _beating(marker: Path) -> Iterator[None]:
+    """While this lasts, the marker tells every few seconds that the first rank works; in the end, if it failed."""
+    done = threading.Event()
+
+    def beat() -> None:
+        count = 0
+        while not done.is_set():
+            write_json(marker, {"preparing": count})
+            count += 1
+            done.wait(BEAT_S)
+
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        write_json(marker, {"preparing": -1})
+    except OSError as error:
+        raise UserError(
+            f"--output_dir {marker.parent}: cannot be written ({error.strerror}); give a writable folder"
+        ) from None
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    except BaseException as error:
+        done.set()
+        thread.join()
+        if os.environ.get("WORLD_SIZE", "1") == "1":
+            marker.unlink(missing_ok=True)
+            with suppress(OSError):
+                marker.parent.rmdir()  # only where it is empty
+        else:
+            write_json(marker, {"failed": str(error) or type(error).__name__})
+        raise
+    done.set()
+    thread.join()
+
+
+def _wait(corpus: Path, marker: Path, made_of: dict[str, str]) -> None:
+    """Until the corpus is there.
+
+    An old failure may lie there until the first rank begins anew: it counts once it has stood for some beats.
+    """
+    last, since = _content(marker), time.monotonic()
+    while not _is_made(corpus, marker, made_of):
+        now = _content(marker)
+        if now != last:
+            last, since = now, time.monotonic()
+        waited = time.monotonic() - since
+        if "failed" in now and waited > 4 * BEAT_S:
+            raise UserError(f"{corpus}: not prepared by rank 0: {now['failed']}")
+        if waited > PATIENCE_S:
+            raise UserError(
+                f"{corpus}: rank 0 has not been heard of for {PATIENCE_S:.0f} s; give all ranks the same --output_dir "
+                "on a disk that they share, or prepare the motions first with launch/prepare.py"
+            )
+        time.sleep(POLL_S)
 
 
 def _prepare(folder: Path, corpus: Path, representation: str, encoder: str) -> None:
@@ -80,8 +162,9 @@ def _prepare(folder: Path, corpus: Path, representation: str, encoder: str) -> N
         raise
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> dict[str, Any]:
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -31,7 +31,6 @@ from ds_hymotion.training.checkpoint import (
     MASTER,
     Checkpoint,
     NoRoom,
-    newest_checkpoint,
     read_kind,
     restore_fixed,
 )
@@ -48,9 +47,10 @@ from ds_hymotion.training.network import (
     build_objective,
     network_config,
     stage_plan,
+    starting_weights,
 )
 from ds_hymotion.training.nonfinite import finite_step, require_finite
-from ds_hymotion.training.resumption import batch_note, resumed_position
+from ds_hymotion.training.resumption import agreed_checkpoint, batch_note, require_same_network, resumed_position
 from ds_hymotion.training.save_requests import SaveRequests
 from ds_hymotion.training.schedule import rate_factor
 from ds_hymotion.training.signals import StopRequest
@@ -60,7 +60,6 @@ from ds_hymotion.training.values import StepValues
 from ds_hymotion.training.watchdog import Watchdog
 from ds_hymotion.training.weights import Provenance
 
-LONGEST_SAVE_S = 25.0
 VOTES = 3  # to stop, to save, to save and quit
 
 
@@ -95,18 +94,20 @@ class TrainingRun:
         self.model_config = network_config(self.settings, corpus)
         self.text = text_source(self.settings.text, self.mixture, self.model_config, str(mesh.device))
         self.joints = JointPlan(self.settings.training, corpus.representation, mesh.model_size)
-        checkpoint = None
-        if resume:  # every file is hashed, on one rank
-            checkpoint = Path(mesh.agree(str(mesh.on_first(lambda: newest_checkpoint(resume)))))
+        checkpoint = agreed_checkpoint(resume, mesh)
+        start = self.settings.model.init_from
+        self.base = str(Path(start).absolute()) if start else ""
         self.stages = stage_plan(config, self.model_config, corpus)
         experts = self.settings.experts
         self.own = owned_experts(mesh.data_rank, experts.number, experts.size)
         whole = mesh.pipe_size == 1 and experts.size == 1
         held = None if whole else self._holds
-        generator = build_generator(self.settings, self.model_config, corpus, held, resumed=checkpoint is not None)
+        weights = starting_weights(self.settings, resumed=checkpoint is not None)
+        generator = build_generator(self.settings, self.model_config, corpus, held, weights)
         if checkpoint:
             restore_fixed(checkpoint, dict(generator.named_buffers()))
-        self.lora = adapt(generator, self.settings, held, mesh) if self.settings.lora else {}
+        self.lora = adapt(generator, self.settings, weights, held, mesh) if weights and self.settings.lora else {}
+        del weights
         statistics = generator.mean.clone(), generator.std.clone()
         self.feed = Feed(config, self.mixture, self.text, self.model_config, statistics, mesh)
         self.untrained = {name: value.clone() for name, value in generator.named_buffers()}
@@ -160,9 +161,10 @@ class TrainingRun:
 
     def _resume(self, checkpoint: Path) -> None:
         state = self.checkpoint.load(checkpoint)
+        require_same_network(state["provenance"]["model"], asdict(self.model_config), checkpoint)
         require_same_text(state["provenance"].get("text", {}), self.provenance.text, checkpoint)
-        base = self.settings.model.init_from or ""
-        require_same_adapters(state["provenance"].get("lora", {}), self.lora, base, checkpoint)
+        self.base = self.base or state["provenance"].get("base", "")
+        require_same_adapters(state["provenance"].get("lora", {}), self.lora, self.base, checkpoint)
         self.step = int(state["step"])
         self.position = resumed_position(state, self.fingerprint, self.settings.data.allow_other_data, checkpoint)
         if note := "layout" in state and batch_note(Layout(**state["layout"]), self.feed.planner.layout):
@@ -202,9 +204,7 @@ class TrainingRun:
                 due = asked or bool(training.save_steps) and self.step % training.save_steps == 0
                 last = self.step == training.max_steps
                 saved = False
-                if stopping and not due and self.checkpoint.seconds > LONGEST_SAVE_S:
-                    log.say(f"stopping without a save of {self.checkpoint.seconds:.0f} s; the last one stands")
-                elif due or stopping or last:
+                if due or stopping or last:
                     saved = self._save(log, must=stopping or last)
                 if stopping or (leaving and saved):
                     log.say(f"stopped on request at step {self.step}; continue with --resume")
@@ -309,7 +309,7 @@ class TrainingRun:
             text_encoder=self.settings.text.encoder,
             preset=self.settings.model.preset,
             steps=self.step,
-            base=self.settings.model.init_from or "",
+            base=self.base,
             text=text_provenance(self.settings.text, self.text),
             lora=self.lora,
         )

@@ -52,10 +52,11 @@ def start_training(arguments: TrainArguments) -> Path | None:
             f"--model_name {arguments.model_name} and --preset {arguments.preset} both name the network; give one"
         )
     model = named_model(arguments.model_name) if arguments.model_name else None
-    output = Path(arguments.output_dir or f"runs/{Path(arguments.model_name or arguments.preset or 'tiny').name}")
+    output = output_folder(arguments)
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config = configuration(arguments, model, world)
     check_json(config)
+    resume = _resume_folder(arguments.resume, output)
     space = "hymotion-201" if model is not None and model.channels == 201 else "smpl24-rotmat"
     corpus = Corpus.open(corpus_of(arguments.data_dir, output, space, config.hymotion.text.encoder))
     network = network_config(config.hymotion, corpus)
@@ -75,7 +76,6 @@ def start_training(arguments: TrainArguments) -> Path | None:
     check_trained(stage_plan(config, network, corpus), groups)
     joints = JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     check_slow_rows(joints, groups, config.hymotion.gradient_sync.others_every)
-    resume = _resume_folder(arguments.resume, output)
     patience = max(1800.0, 2 * PATIENCE * config.hymotion.watchdog_s)
     mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience)
     existed = output.exists()
@@ -90,6 +90,13 @@ def start_training(arguments: TrainArguments) -> Path | None:
     run.train()
     mesh.stop()
     return output if mesh.is_first else None
+
+
+def output_folder(arguments: TrainArguments) -> Path:
+    """The run's folder: as given, or that of the run to resume, or one by the network's name."""
+    if not arguments.output_dir and arguments.resume not in (None, AUTO):
+        return Path(str(arguments.resume))
+    return Path(arguments.output_dir or f"runs/{Path(arguments.model_name or arguments.preset or 'tiny').name}")
 
 
 def configuration(arguments: TrainArguments, model: NamedModel | None, world: int) -> RunConfig:

@@ -30,7 +30,7 @@ from ds_hymotion.training.checkpoint import (
     read_kind,
     read_state,
 )
-from ds_hymotion.training.weights import WEIGHTS, Provenance
+from ds_hymotion.training.weights import Provenance, current_export
 
 TextSource = TextCache | CacheGroup | QwenClipEncoder | NullTextEncoder
 TRAINED_FROM = "trained_from_layer"
@@ -158,9 +158,10 @@ def trained_text(model: Path) -> TrainedText | None:
     """The text weights that lie with a run's export, or in the newest checkpoint of an unfinished run; or None."""
     folder = model if model.is_dir() else model.parent
     path = folder / TOWER_FILE
-    if path.is_file():
+    ended = not model.is_dir() or not checkpoint_folders(model) or current_export(model) is not None
+    if ended and path.is_file():
         return TrainedText(read_tower(path), path)
-    if not model.is_dir() or (model / WEIGHTS).exists() or not checkpoint_folders(model):
+    if ended:
         return None
     checkpoint = newest_checkpoint(model)
     state = read_state(checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from ds_hymotion.model.temporal import build
 from ds_hymotion.motion.representation import REPRESENTATIONS, Representation, representation
 from ds_hymotion.text.tower_weights import is_tower
 from ds_hymotion.training.checkpoint import EMA, FIXED, MASTER, newest_checkpoint, read_kind, read_state
+from ds_hymotion.training.checkpoint_folder import checkpoint_folders, step_of
 
 FORMAT = "ds_hymotion weights 1"
 ADAPTER_FORMAT = "ds_hymotion adapters 1"
@@ -166,22 +168,38 @@ def read_weights(path: str | Path) -> Weights:
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; give a run, its {WEIGHTS}, or a latest.ckpt")
-    if path.is_dir() and not (path / "latest.ckpt").is_file():
+    if path.is_dir() and not is_release(path):
         return Weights(*run_weights(path))
     if path.suffix == ".safetensors":
         return Weights(*load_weights(path))
     return Weights(load_released(path / "latest.ckpt" if path.is_dir() else path).state, None)
 
 
+def is_release(folder: Path) -> bool:
+    """Whether a folder is a release's, not a run's that has also written a ``latest.ckpt``."""
+    return (folder / "latest.ckpt").is_file() and not (folder / WEIGHTS).exists() and not checkpoint_folders(folder)
+
+
+def current_export(run: Path) -> Path | None:
+    """The file that a run ended in; None where there is none, or where the run has gone on since."""
+    for path in (run / WEIGHTS, run / ADAPTERS):
+        if path.is_file():
+            saved = checkpoint_folders(run)
+            if not saved or file_provenance(path)[0].steps >= step_of(saved[-1]):
+                return path
+            logging.warning("%s is of an earlier end of the run: %s is newer and is taken", path, saved[-1])
+    return None
+
+
 def run_weights(run: Path, base: str | Path | None = None) -> tuple[dict[str, torch.Tensor], Provenance]:
-    """The weights of a run folder: its final export, or the average (else the weights) of its newest checkpoint.
+    """The weights of a run folder: its final export, or the average (else the weights) of its newest checkpoint,
+    where it has none or has gone on since.
 
     Args:
         base: as for :func:`load_weights`.
     """
-    for name in (WEIGHTS, ADAPTERS):
-        if (run / name).is_file():
-            return load_weights(run / name, base)
+    if (export := current_export(run)) is not None:
+        return load_weights(export, base)
     return checkpoint_weights(newest_checkpoint(run), base=base)
 
 
@@ -218,8 +236,8 @@ def merged(
         whole = read_weights(place).tensors
     except UserError as error:
         raise UserError(
-            f"{source} holds adapters of {place}, which cannot be read: {error}; put them there again, or export "
-            "with launch/export.py --merge_lora --base PLACE"
+            f"{source} holds adapters of {place}, which cannot be read: {error}; put them there again, or give "
+            "their place to launch/sample.py or launch/export.py by --base"
         ) from None
     found, wanted = tensors_digest(whole), provenance.lora["base_sha256"]
     if found != wanted:
@@ -234,26 +252,27 @@ def _without_adapter_name(name: str) -> str:
     return name.replace(".default.", ".")
 
 
-def load_model(path: str | Path, text_encoder: str | None = None) -> TrainedModel:
+def load_model(path: str | Path, text_encoder: str | None = None, base: str | Path | None = None) -> TrainedModel:
     """A network from a run folder, a ``weights.safetensors`` or a released ``latest.ckpt``.
 
     Args:
         path: the folder or file; a folder may also be a released one that holds ``latest.ckpt``.
         text_encoder: name of the encoder for a released checkpoint, which does not say; by default qwen_clip where its
             text tokens are as wide as that one's, or hashed.
+        base: as for :func:`load_weights`.
 
     Raises:
         UserError: nothing there that can be read, or a network of other motions.
     """
     path = Path(path)
-    if path.is_dir() and (path / "latest.ckpt").is_file() and not (path / WEIGHTS).exists():
+    if path.is_dir() and is_release(path):
         path = path / "latest.ckpt"
     if path.is_dir():
         if (path / "corpus.json").is_file():
             raise UserError(f"{path} is a prepared corpus; give the --output_dir of a run, or a file of weights")
-        tensors, provenance = run_weights(path)
+        tensors, provenance = run_weights(path, base)
     elif path.suffix == ".safetensors":
-        tensors, provenance = load_weights(path)
+        tensors, provenance = load_weights(path, base)
     elif path.is_file():
         return _load_released_model(path, text_encoder)
     else:
