@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.errors import UserError
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.training.checkpoint import read_kind
 from ds_hymotion.training.weights import load_model, load_weights
 from tests.expert_runs import Reference, expert_corpus, expert_settings, plan_of
 from tests.ranks import RankPool
-from tests.runs import final_weights, largest_difference, logged, train
+from tests.runs import final_weights, largest_difference, logged, run_settings, train
 
 NAMES = ["WALK", "REACH", "SIT", "JUMP"]
 KINDS = ("master", "exp_avg", "exp_avg_sq", "ema")
@@ -102,6 +103,26 @@ def test_a_run_resumed_inside_a_phase_is_the_unbroken_one(
     )
     ranks.run(1, train, phased(weights, 4, hymotion__experts__size=1), corpus.folder, other, True)
     assert load_model(other).generator.config.expert_names == tuple(NAMES)
+
+    (line,) = ranks.run(1, refusal, run_settings(weights), corpus.folder, other)
+    assert "has 4 experts, hymotion.experts.number = 0; resume with 4 experts, or take one out" in line
+
+
+def refusal(settings: dict[str, Any], corpus: Path, output: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        train(settings, corpus, output, True)
+    return str(caught.value)
+
+
+def test_a_plain_run_is_no_checkpoint_of_experts(
+    ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path
+) -> None:
+    ranks.run(1, train, run_settings(weights), corpus.folder, tmp_path)
+    (line,) = ranks.run(1, refusal, expert_settings(None, NAMES), corpus.folder, tmp_path)
+    assert line.endswith(
+        f"has 0 experts, hymotion.experts.number = 4; start with --init_from {tmp_path}, which makes every expert a "
+        "copy"
+    )
 
 
 def test_gradients_travel_among_the_ranks_that_hold_an_expert(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ds_hymotion.errors import UserError
+from ds_hymotion.model.experts import expert_of
 from ds_hymotion.parallel.gradient_sync import GradientSync
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.parallel.states import MASTER, ParameterStates
@@ -140,15 +142,7 @@ class Checkpoint:
         state = read_state(folder)
         own = self._shapes()
         if state["shapes"] != own:
-            different = sorted(
-                name for name in own.keys() | state["shapes"].keys() if own.get(name) != state["shapes"].get(name)
-            )
-            name = different[0]
-            raise UserError(
-                f"{folder}: {name} is {state['shapes'].get(name)} in the checkpoint and {own.get(name)} in this run "
-                f"({len(different)} tensors differ); resume with the preset, the corpus's "
-                "representation, the hymotion.gradient_sync.frozen and the hymotion.lora it was made with"
-            )
+            raise UserError(_other_network(folder, state["shapes"], own))
         shared = optimizer_steps(folder, state, self.sync)
         self.states.prepare(self.states.group_steps(shared, state.get("expert_steps", {})))
         fragments = {fragment.name: fragment for fragment in self.states.fragments()}
@@ -190,6 +184,25 @@ class Checkpoint:
 
     def _shapes(self) -> dict[str, list[int]]:
         return {name: list(self.states.whole_shape(name)) for name in self.states.names}
+
+
+def _other_network(folder: Path, theirs: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """In what a checkpoint's tensors are not this run's, and what to do."""
+    there, here = (len({expert_of(name) for name in names} - {None}) for names in (theirs, own))
+    if there != here:
+        fix = (
+            f"start with --init_from {folder.parent.parent}, which makes every expert a copy"
+            if not there
+            else f"resume with {there} experts, or take one out with launch/export.py --action"
+        )
+        return f"{folder}: has {there} experts, hymotion.experts.number = {here}; {fix}"
+    different = sorted(name for name in own.keys() | theirs.keys() if own.get(name) != theirs.get(name))
+    name = different[0]
+    return (
+        f"{folder}: {name} is {theirs.get(name)} in the checkpoint and {own.get(name)} in this run ({len(different)} "
+        "tensors differ); resume with the preset, the corpus's representation, the hymotion.gradient_sync.frozen and "
+        "the hymotion.lora it was made with"
+    )
 
 
 @torch.no_grad()
