@@ -8,6 +8,18 @@ from pydantic import Field
 
 from ds_hymotion.config.section import Section
 
+SIZES = (
+    "feat_dim",
+    "num_layers",
+    "num_heads",
+    "mlp_ratio",
+    "ctxt_input_dim",
+    "vtxt_input_dim",
+    "band_frames",
+    "text_position",
+)
+"""Fields of :class:`ModelSection` that change a preset's :class:`ds_hymotion.model.config.ModelConfig`."""
+
 
 class ModelSection(Section):
     """Which network is trained and what it starts from."""

@@ -7,22 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ds_hymotion.config.model import SIZES
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.release_config import CONFIG, released_sizes
 from ds_hymotion.model.released import load_released
 
 CHECKPOINT = "latest.ckpt"
-SIZES = (
-    "feat_dim",
-    "num_layers",
-    "num_heads",
-    "mlp_ratio",
-    "ctxt_input_dim",
-    "vtxt_input_dim",
-    "band_frames",
-    "text_position",
-)
 QWEN_DIM = 4096
 LEGAL_FILES = ("[Ll][Ii][Cc][Ee][Nn][CcSs][Ee]*", "[Nn][Oo][Tt][Ii][Cc][Ee]*")
 LEGAL = (

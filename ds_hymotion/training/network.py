@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ds_hymotion.config.hymotion import HymotionSection
+from ds_hymotion.config.model import SIZES
 from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
@@ -31,18 +32,6 @@ from ds_hymotion.text.live import TextTower
 from ds_hymotion.training.joints import JointPlan
 from ds_hymotion.training.log import announce
 from ds_hymotion.training.weights import Weights, read_weights
-
-OVERRIDES = [
-    "feat_dim",
-    "num_layers",
-    "num_heads",
-    "mlp_ratio",
-    "ctxt_input_dim",
-    "vtxt_input_dim",
-    "band_frames",
-    "text_position",
-]
-
 
 UNSEEN = ("band_frames", "text_position")  # sizes that no tensor's shape shows
 USUAL_EXPERT_BLOCKS = 4
@@ -73,7 +62,7 @@ def sized_network(settings: HymotionSection, channels: int) -> ModelConfig:
     """
     model = settings.model
     changes: dict[str, Any] = _chunk_settings(settings) | {"expert_names": settings.experts.types}
-    changes |= {name: getattr(model, name) for name in OVERRIDES if getattr(model, name) is not None}
+    changes |= {name: getattr(model, name) for name in SIZES if getattr(model, name) is not None}
     try:
         if settings.experts.number:
             most = preset(model.preset, **{**changes, "expert_names": ()}).most_expert_blocks

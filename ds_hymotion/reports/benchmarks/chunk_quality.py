@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,11 @@ from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.generation import Prompt, SamplingSettings, generate_motions
 from ds_hymotion.model.config import ModelConfig
-from ds_hymotion.parallel.mesh import Mesh, free_port
+from ds_hymotion.parallel.mesh import free_port
 from ds_hymotion.parallel.stages import layer_costs
 from ds_hymotion.reports.measuring.builtin_corpus import builtin_corpus
 from ds_hymotion.reports.measuring.row import Row
+from ds_hymotion.reports.measuring.short_run import short_training, start_rank, words_to
 from ds_hymotion.text.encoders import text_encoder
 from ds_hymotion.training.log import read_log
 from ds_hymotion.training.run import TrainingRun
@@ -63,14 +62,7 @@ def settings(mode: str, steps: int) -> dict[str, Any]:
             "data": {"bucket_bounds": [60, 90]},
             "flow": {"time": "stratified"},
             "pipeline": {} if mode == WHOLE else {**by_time, "halo_frames": int(mode)},
-            "training": {
-                "max_steps": steps,
-                "warmup_steps": min(20, steps),
-                "schedule": "cosine",
-                "min_lr_ratio": 0.05,
-                "ema_decay": 0.99,
-                "save_steps": 0,
-            },
+            "training": short_training(steps, ema_decay=0.99),
             "evaluation": {"eval_steps": steps, "split": "train", "times": TIMES},
         },
     }
@@ -114,13 +106,10 @@ def _rows(name: str, folder: Path, corpus: Corpus, steps: int) -> list[Row]:
 
 
 def _train(_: int, port: int, names: list[str], steps: int, corpus: Path, folder: Path) -> None:
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    mesh = Mesh.start()
+    mesh = start_rank(port)
     for name in names:
         output = folder / name
-        output.mkdir()
-        with (output / "said.txt").open("w") as said, redirect_stdout(said), redirect_stderr(said):
+        with words_to(output / "said.txt"):
             start = time.monotonic()
             TrainingRun(RunConfig(settings(name, steps), ranks=1), Corpus.open(corpus), output, mesh).train()
             (output / "seconds").write_text(str(time.monotonic() - start))

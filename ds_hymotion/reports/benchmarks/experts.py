@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,10 +17,11 @@ from ds_hymotion.data.corpus import Corpus, Sample
 from ds_hymotion.flow.matching import interpolate
 from ds_hymotion.model.experts import ExpertGenerator, Routed
 from ds_hymotion.motion.statistics import normalise
-from ds_hymotion.parallel.mesh import Mesh, free_port
+from ds_hymotion.parallel.mesh import free_port
 from ds_hymotion.randomness import sample_noise
 from ds_hymotion.reports.measuring.builtin_corpus import builtin_corpus
 from ds_hymotion.reports.measuring.row import Row
+from ds_hymotion.reports.measuring.short_run import short_training, start_rank, words_to
 from ds_hymotion.text.encoders import text_encoder
 from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.weights import TrainedModel, load_model
@@ -64,14 +63,7 @@ def settings(name: str, steps: int) -> dict[str, Any]:
             "experts": {"number": 0 if name == DENSE else len(ACTION_TYPES), "phases": phases},
             "data": {"bucket_bounds": list(FRAMES)},
             "flow": {"time": "stratified"},
-            "training": {
-                "max_steps": steps,
-                "warmup_steps": min(20, steps),
-                "schedule": "cosine",
-                "min_lr_ratio": 0.05,
-                "ema_decay": 0.0,
-                "save_steps": 0,
-            },
+            "training": short_training(steps),
         },
     }
 
@@ -120,13 +112,10 @@ def _losses(folder: Path, corpus: Corpus, steps: int) -> list[Row]:
 
 
 def _train(_: int, port: int, jobs: list[tuple[str, int]], corpus: Path, folder: Path) -> None:
-    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    mesh = Mesh.start()
+    mesh = start_rank(port)
     for name, steps in jobs:
         output = folder / name
-        output.mkdir()
-        with (output / "said.txt").open("w") as said, redirect_stdout(said), redirect_stderr(said):
+        with words_to(output / "said.txt"):
             run = TrainingRun(RunConfig(settings(name, steps), ranks=1), Corpus.open(corpus), output, mesh)
             seconds = _timed(run)
             run.train()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,11 @@ from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import preset
-from ds_hymotion.parallel.mesh import Mesh, free_port
+from ds_hymotion.parallel.mesh import free_port
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.reports.measuring.builtin_corpus import builtin_corpus
 from ds_hymotion.reports.measuring.row import Row
+from ds_hymotion.reports.measuring.short_run import short_training, start_rank, words_to
 from ds_hymotion.training.log import read_log
 from ds_hymotion.training.run import TrainingRun
 
@@ -92,16 +91,7 @@ def settings(mode: str, seed: int, steps: int) -> dict[str, Any]:
             **sync["hymotion"],
             "model": SMALL,
             "flow": {"time": "stratified"},
-            "training": {
-                "max_steps": steps,
-                "warmup_steps": min(20, steps),
-                "schedule": "cosine",
-                "min_lr_ratio": 0.05,
-                "seed": seed,
-                "ema_decay": 0.0,
-                "log_steps": 1,
-                "save_steps": 0,
-            },
+            "training": short_training(steps, seed=seed, log_steps=1),
             "evaluation": {"eval_steps": steps, "split": "val"},
         },
     }
@@ -110,14 +100,10 @@ def settings(mode: str, seed: int, steps: int) -> dict[str, Any]:
 def _rank(
     rank: int, ranks: int, port: int, jobs: list[tuple[str, int]], steps: int, corpus: Path, folder: Path
 ) -> None:
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    mesh = Mesh.start()
+    mesh = start_rank(port, rank, ranks)
     for mode, seed in jobs:
         output = folder / _name(mode, seed)
-        output.mkdir(exist_ok=True)
-        with (folder / f"said{rank}.txt").open("a") as said, redirect_stdout(said), redirect_stderr(said):
+        with words_to(output / f"said{rank}.txt"):
             config = RunConfig(settings(mode, seed, steps), ranks=ranks)
             TrainingRun(config, Corpus.open(corpus), output, mesh).train()
     mesh.stop()
