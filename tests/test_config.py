@@ -48,6 +48,8 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"zero_optimization": {"stage": 4}}, ["stage = 4", "0, 1, 2, 3"]),
     ({"activation_checkpointing": {}}, ["activation_checkpointing", "hymotion.model.checkpoint_blocks"]),
     ({"bf16": {"bf16_optimizer_states": True}}, ["bf16.bf16_optimizer_states", "fp32"]),
+    ({"zero_optimization": {"stage": 1, "overlap_comm": "True"}}, ["overlap_comm", "use true without"]),
+    ({"zero_optimization": {"stage": 1, "overlap_comm": "auto"}}, ['overlap_comm = "auto"', "leave it out"]),
     ({"bf16": {"enabled": "no"}}, ["bf16.enabled = 'no'", "true or false"]),
     ({"data_types": {"grad_accum_dtype": "fp8"}}, ["grad_accum_dtype = 'fp8'", "fp32"]),
     ({"gradient_clipping": "much"}, ["gradient_clipping = 'much'", "such as 1.0"]),

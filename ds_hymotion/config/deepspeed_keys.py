@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from importlib.util import find_spec
 from typing import Any
 
@@ -84,6 +85,8 @@ OLD_OFFLOAD = {
     "cpu_offload_param": 'offload_param = {"device": "cpu"}',
     "cpu_offload_use_pin_memory": "offload_optimizer.pin_memory",
 }
+FREE_TEXT = ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "flops_profiler")
+QUOTED = re.compile(r"true|false|[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 HIGHEST_RATE = 1e30
 ADAM_PARAMS = ["lr", "betas", "eps", "weight_decay", "amsgrad", "torch_adam", "adam_w_mode"]
 EIGHT_BIT = {"Adam8bit": "Adam", "AdamW8bit": "AdamW"}
@@ -126,6 +129,7 @@ def check_deepspeed_keys(config: dict[str, Any], name: str, data_ranks: int = 1)
     clipping = config.get("gradient_clipping", 0.0)
     if isinstance(clipping, bool) or not isinstance(clipping, (int, float)) or not clipping >= 0:
         raise UserError(f"{name}: gradient_clipping = {clipping!r} must be a number from 0, such as 1.0; 0 = none")
+    _check_quoted(config, name)
     _check_precision(config, name)
     _check_optimizer(config, name)
     return _batch_triple(config, name, data_ranks)
@@ -137,6 +141,18 @@ def _check_known(key: str, value: Any, legal: list[str], name: str, prefix: str)
     close = difflib.get_close_matches(key, legal, 1)
     hint = f"did you mean {prefix}{close[0]}? " if close else ""
     raise UserError(f"{name}: unknown key {prefix}{key} = {value!r}; {hint}legal keys: {', '.join(sorted(legal))}")
+
+
+def _check_quoted(value: Any, name: str, key: str = "") -> None:
+    """Refuse ``"auto"``, which DeepSpeed drops in silence, and numbers and truth values in quotes."""
+    if isinstance(value, dict):
+        for part, inner in value.items():
+            if key or part not in FREE_TEXT:
+                _check_quoted(inner, name, f"{key}.{part}".lstrip("."))
+    if value == "auto":
+        raise UserError(f'{name}: {key} = "auto" is for programs that fill it in; give a value or leave it out')
+    if isinstance(value, str) and QUOTED.fullmatch(value.strip()):
+        raise UserError(f'{name}: {key} = "{value}" is in quotes; use {value.strip().lower()} without them')
 
 
 def _check_precision(config: dict[str, Any], name: str) -> None:
