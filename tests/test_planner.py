@@ -173,6 +173,42 @@ def test_gpus_that_the_axes_do_not_divide(file: Path) -> None:
     assert "data 2 x model 2 x pipe 1 = 4" in plan_text(str(file), 4, None, None)
 
 
+def test_a_batch_size_in_all_and_groups_of_experts(file: Path) -> None:
+    """The number of ranks comes from the axes, before anything is checked for one data rank."""
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 4}
+    file.write_text(json.dumps(sizes))
+    assert "batch: 64 clips = micro-batch 8 x accumulation 4 x 2 data" in plan_text(str(file), 2, None, None)
+    file.write_text(json.dumps({**sizes, "hymotion": {"parallel": {"model": 2}}}))
+    with pytest.raises(UserError, match="does not divide --gpus 3; legal axes: data 3 x model 1 x pipe 1"):
+        plan_text(str(file), 3, None, None)
+    section = {"experts": {"number": 6, "size": 2}, "parallel": {"model": 2}}
+    file.write_text(json.dumps({"zero_optimization": {"stage": 1, **SMALL}, "hymotion": section}))
+    assert "ranks: data 2 x model 2 x pipe 1 = 4" in plan_text(str(file), None, None, None)
+
+
+REFUSED = [
+    ({"zero_optimization": {"stage": 1, "reduce_bucket_sze": 5}}, "reduce_bucket_sze = 5"),
+    ({"zero_optimization": {"stage": 1, "reduce_bucket_size": "auto"}}, 'reduce_bucket_size = "auto"'),
+    ({"zero_optimization": {"stage": 3, "stage3_max_live_parameters": "1000"}}, "use 1000 without"),
+    ({"communication_data_type": "int8"}, "Supported data types: ['fp16', 'bf16', 'fp32']"),
+    ({"fp16": {"loss_scale": "high"}}, "fp16.loss_scale = 'high'"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_deepspeed_refuses(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: dict[str, Any],
+    words: str,
+) -> None:
+    file.write_text(json.dumps(given))
+    assert run_here("plan.py", [str(file)], monkeypatch) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and words in said.err and said.err.count("\n") == 1
+
+
 def test_the_verdict_needs_a_memory_size() -> None:
     plan = plan_of()
     assert "give --memory" in verdict(plan, None)

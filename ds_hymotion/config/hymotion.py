@@ -45,8 +45,10 @@ class HymotionSection(Section):
     )
 
 
-def parse_section(section: dict[str, Any], name: str) -> HymotionSection:
+def parse_section(section: Any, name: str) -> HymotionSection:
     """Validate the ``hymotion`` section; the first mistake becomes a one-line :class:`UserError`."""
+    if not isinstance(section, dict):
+        raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
     try:
         return HymotionSection.model_validate(section, strict=False)
     except ValidationError as error:
