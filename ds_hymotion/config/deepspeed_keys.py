@@ -202,7 +202,7 @@ def offloads(config: dict[str, Any], key: str) -> bool:
 def _check_optimizer(config: dict[str, Any], name: str) -> None:
     optimizer = config.setdefault("optimizer", {})
     kind = optimizer.setdefault("type", "AdamW")
-    if kind not in OPTIMIZERS:
+    if not isinstance(kind, str) or kind not in OPTIMIZERS:
         raise UserError(f"{name}: optimizer.type = {kind!r} is not one of {', '.join(OPTIMIZERS)}")
     if kind in EIGHT_BIT and find_spec("bitsandbytes") is None:
         raise UserError(

@@ -18,7 +18,7 @@ class LoraSection(Section):
     """Low-rank adapters: the base weights stay as ``model.init_from`` has them, only adapters of linears train."""
 
     rank: int = Field(16, ge=1, description="columns of B and rows of A of each adapter")
-    alpha: float = Field(16.0, gt=0, allow_inf_nan=False, description="over rank, the factor of B·A")
+    alpha: float = Field(16.0, gt=0, description="over rank, the factor of B·A")
     targets: list[str] = Field(
         ["qkv", "attention_output", "ffn_input", "ffn_output"],
         min_length=1,
