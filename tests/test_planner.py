@@ -41,6 +41,7 @@ def plan_of(changes: dict[str, Any] | None = None, ranks: int = 1) -> Plan:
         ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 1, **SMALL}}, 2 + 16 / 2 + 4 + 2),
         ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, **SMALL}}, 2 + 16 / 2 + 4 / 2),
         ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 1, **SMALL}}, 2 + 16 / 2 + 2),
+        ({"optimizer": {"type": "AdamW8bit"}, "zero_optimization": {"stage": 1, **SMALL}}, 4 + 10.03125 / 2 + 4),
         ({"optimizer": {"type": "SGD"}, "hymotion": {"training": {"ema_decay": 0}}}, 4 + 4),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -204,11 +203,6 @@ def _check_optimizer(config: dict[str, Any], name: str) -> None:
     kind = optimizer.setdefault("type", "AdamW")
     if not isinstance(kind, str) or kind not in OPTIMIZERS:
         raise UserError(f"{name}: optimizer.type = {kind!r} is not one of {', '.join(OPTIMIZERS)}")
-    if kind in EIGHT_BIT and find_spec("bitsandbytes") is None:
-        raise UserError(
-            f"{name}: optimizer.type = {kind!r} needs the package bitsandbytes; pip install bitsandbytes, or use "
-            f"{EIGHT_BIT[kind]}"
-        )
     params = optimizer.setdefault("params", {})
     if not isinstance(params, dict):
         raise UserError(f"{name}: optimizer.params = {params!r} must be a JSON object")

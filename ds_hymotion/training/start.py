@@ -18,6 +18,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.parallel.deepspeed_check import check_json
+from ds_hymotion.parallel.eight_bit import require_package
 from ds_hymotion.parallel.mesh import Mesh, runs_on_gpu
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.parallel.slurm import adopt_slurm
@@ -56,6 +57,7 @@ def start_training(arguments: TrainArguments) -> Path | None:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     config = configuration(arguments, model, world)
     check_json(config)
+    require_package(config.deepspeed, config.name)
     space = "hymotion-201" if model is not None and model.channels == 201 else "smpl24-rotmat"
     corpus = Corpus.open(corpus_of(arguments.data_dir, output, space, config.hymotion.text.encoder))
     network = network_config(config.hymotion, corpus)
