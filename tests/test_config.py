@@ -66,6 +66,7 @@ MISTAKES: list[tuple[dict[str, Any], list[str]]] = [
     ({"optimizer": {"params": {"lr": float("inf")}}}, ["lr = inf", "1e-4"]),
     ({"pipeline": {"stage": 2}}, ["key pipeline", "hymotion.parallel.pipeline"]),
     ({"fp16": {"enable": True}}, ["fp16.enable", "did you mean fp16.enabled"]),
+    ({"fp16": {"enabled": True, "loss_scale": 128}}, ["fp16.loss_scale = 128", "use 0"]),
     ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, ["both true"]),
     ({"fp16": {"enabled": True}}, ["fp16.enabled", "stage 1"]),
     ({"bf16": {"enabled": True}}, ["bf16.enabled", "stage 1"]),

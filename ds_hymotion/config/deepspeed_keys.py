@@ -159,6 +159,12 @@ def _check_precision(config: dict[str, Any], name: str) -> None:
     for kind, value in (("fp16", fp16), ("bf16", bf16)):
         if not isinstance(value, bool):
             raise UserError(f"{name}: {kind}.enabled = {value!r} must be true or false")
+    scale = config.get("fp16", {}).get("loss_scale", 0)
+    if isinstance(scale, (int, float)) and scale:
+        raise UserError(
+            f"{name}: fp16.loss_scale = {scale!r} would skip steps without end where one overflows; use 0, the "
+            "dynamic scale, which starts at 2 to the power of fp16.initial_scale_power"
+        )
     accumulated = config.get("data_types", {}).get("grad_accum_dtype")
     if accumulated not in (None, "fp32", "bf16", "fp16"):
         raise UserError(f"{name}: data_types.grad_accum_dtype = {accumulated!r} is not one of fp32, bf16, fp16")
