@@ -72,7 +72,7 @@ def choose_tier(memory: Sequence[int], processes: int) -> tuple[Tier, str]:
         UserError: there are GPUs, and no tier fits them.
     """
     if not memory:
-        return TIERS[0], "no GPU is visible"
+        return TIERS[0], "no GPU is in use"
     least = min(memory) / GIB
     seen = f"{len(memory)} visible GPU(s) of at least {least:.1f} GiB and {processes} process(es)"
     fitting = [tier for tier in TIERS if _serves(tier, least, processes)]

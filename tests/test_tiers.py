@@ -66,6 +66,23 @@ def test_devices_that_no_tier_serves() -> None:
         choose_tier([8 * GIB], 1)
 
 
+def settings_of_unlike_machines() -> str:
+    changes = {"hymotion.parallel.model": 1 + dist.get_rank()}
+    config = RunConfig({}, overrides=changes, ranks=2)
+    try:
+        Mesh.start(config.shape.model, settings=config.as_dict())
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_of_unlike_machines_are_refused_alike(ranks: RankPool) -> None:
+    """Before groups are made of axes that differ, which no rank would come back from."""
+    said = ranks.run(2, settings_of_unlike_machines)
+    assert said[0] == said[1]
+    assert said[0].startswith("rank 1 has hymotion.parallel.model = 2, rank 0 has 1; start all ranks with the same")
+
+
 def test_auto_tier_says_what_it_chose(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +91,7 @@ def test_auto_tier_says_what_it_chose(
     assert "--deepspeed_config x.json exclude each other" in capsys.readouterr().err
     assert run_here("train.py", [*place, "--max_steps", "0"], monkeypatch) == 2
     printed = capsys.readouterr()
-    assert "--auto_tier: cpu_tiny.json: no GPU is visible" in printed.out
+    assert "--auto_tier: cpu_tiny.json: no GPU is in use" in printed.out
     assert "cpu_tiny.json: hymotion.training.max_steps = 0" in printed.err
 
 

@@ -79,7 +79,7 @@ def start_training(arguments: TrainArguments) -> Path | None:
     check_slow_rows(joints, groups, config.hymotion.gradient_sync.others_every)
     resume = _resume_folder(arguments.resume, output)
     patience = max(1800.0, 2 * PATIENCE * config.hymotion.watchdog_s)
-    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience)
+    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience, config.as_dict())
     existed = output.exists()
     mesh.on_first(lambda: _make_folder(output))
     try:
@@ -125,7 +125,8 @@ def _tier_file(arguments: TrainArguments, world: int) -> str:
     """The file that ``--auto_tier`` chooses."""
     if arguments.deepspeed_config:
         raise UserError(f"--auto_tier and --deepspeed_config {arguments.deepspeed_config} exclude each other: give one")
-    memory = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
+    cards = range(torch.cuda.device_count() if runs_on_gpu() else 0)
+    memory = [torch.cuda.get_device_properties(index).total_memory for index in cards]
     tier, reason = choose_tier(memory, world)
     announce(f"--auto_tier: {tier.path.name}: {reason}")
     return str(tier.path)
