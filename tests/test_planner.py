@@ -92,8 +92,9 @@ def test_micro_batches_of_short_clips_hold_most_text() -> None:
     config = RunConfig({"hymotion": {"data": {"frames_per_gpu": 600}}})
     shapes = Load.of(config).shapes(config)
     assert shapes[-1] == Shape(30, 20, 32) and Shape(2, 300, 32) in shapes
-    pad = RunConfig({"hymotion": {"data": {"frames_per_gpu": 600, "short": "pad"}}})
-    assert Load.of(pad).shapes(pad)[-1] == Shape(10, 60, 32)
+    for short, largest in (("pad", Shape(30, 20, 32)), ("drop", Shape(10, 60, 32))):
+        other = RunConfig({"hymotion": {"data": {"frames_per_gpu": 600, "short": short}}})
+        assert Load.of(other).shapes(other)[-1] == largest
 
 
 def test_a_corpus_tells_lengths(corpus: Corpus) -> None:

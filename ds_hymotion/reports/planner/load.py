@@ -88,7 +88,8 @@ class Load:
 
     def _lower_ends(self, buckets: BucketSettings) -> Sequence[int]:
         """The shortest clip of every bucket that has one."""
-        bounds = (SHORTEST if buckets.short == "keep" else buckets.bounds[0], *buckets.bounds)
+        # "pad" too pads to the longest of a micro-batch, which short clips may fill alone.
+        bounds = (buckets.bounds[0] if buckets.short == "drop" else SHORTEST, *buckets.bounds)
         if not self.frames:
             return bounds
         seen = [min(length, buckets.canvas) for length in self.frames]
