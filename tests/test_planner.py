@@ -20,6 +20,7 @@ from ds_hymotion.reports.planner.states import Held, rank_states
 from ds_hymotion.reports.planner.table import describe, verdict
 from ds_hymotion.tiers import GIB, TIERS, Tier
 from tests.commands import run_here
+from tests.corpora import wavy_corpus
 from tests.ranks import RankPool
 
 P = 1_000_000
@@ -102,6 +103,16 @@ def test_a_corpus_tells_lengths(corpus: Corpus) -> None:
     load = Load.of(config, corpus)
     assert load.shapes(config) == [Shape(3, 66, load.tokens)] and 3 <= load.tokens <= 8
     assert load.mean_frames(300) == pytest.approx(42.8)
+
+
+def test_mixed_corpora_tell_lengths_too(corpus: Corpus, tmp_path: Path) -> None:
+    base = wavy_corpus(tmp_path, [20, 90])
+    config = RunConfig({}, overrides={"hymotion.data.replay": {"corpus": str(base.folder), "share": 0.5}})
+    load = Load.of(config, corpus)
+    assert load.shapes(config)[0].frames == 90 and load.source.endswith(f" + {base.folder}")
+    assert load.mean_frames(300) == pytest.approx(42.8)
+    few = RunConfig({}, overrides={"hymotion.data.max_clips": 1})
+    assert len(Load.of(few, corpus).frames) == 1
 
 
 def test_stages_and_tensor_ranks() -> None:
