@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from ds_hymotion.action_names import ACTION_TYPES
@@ -16,6 +18,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.tiers import CONFIGS, GIB, TIERS, Tier, choose_tier, on_tiny_network, tier_of
+from ds_hymotion.training import start
 from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.start import configuration
 from tests.commands import run_here
@@ -81,6 +84,31 @@ def test_ranks_of_unlike_machines_are_refused_alike(ranks: RankPool) -> None:
     said = ranks.run(2, settings_of_unlike_machines)
     assert said[0] == said[1]
     assert said[0].startswith("rank 1 has hymotion.parallel.model = 2, rank 0 has 1; start all ranks with the same")
+
+
+def test_cards_that_do_not_hold_the_planned_peak() -> None:
+    """A card sold as one of 16 GB that shows 14.5 is too small, though within what such cards show."""
+    assert choose_tier([int(14.7 * GIB)], 1)[0].name == "lite_1x3090"
+    with pytest.raises(UserError, match="no tier"):
+        choose_tier([int(14.5 * GIB)], 1)
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), "fp16"), ((8, 6), "bf16")])
+def test_cards_without_bf16_compute_in_fp16(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: str
+) -> None:
+    monkeypatch.setattr(start, "runs_on_gpu", lambda: True)
+    cards = {
+        "device_count": lambda: 1,
+        "get_device_properties": lambda index: SimpleNamespace(total_memory=16 * GIB),
+        "get_device_capability": lambda index: capability,
+    }
+    for name, said in cards.items():
+        monkeypatch.setattr(torch.cuda, name, said)
+    config = configuration(TrainArguments(auto_tier=True), None, 1)
+    assert config.dtype == dtype and config.hymotion.model.preset == "hy-motion-1.0-lite"
+    monkeypatch.setattr(start, "runs_on_gpu", lambda: False)
+    assert configuration(TrainArguments(auto_tier=True), None, 1).hymotion.model.preset == "tiny"
 
 
 def test_auto_tier_says_what_it_chose(

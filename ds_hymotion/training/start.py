@@ -118,7 +118,16 @@ def configuration(arguments: TrainArguments, model: NamedModel | None, world: in
     if config.dtype == "fp16" and not runs_on_gpu():
         announce(f"{name}: fp16.enabled = true on a CPU, which has no fp16: computing in bf16")
         config = RunConfig(raw, name, {**values, "fp16.enabled": False, "bf16.enabled": True}, world)
+    elif config.dtype == "bf16" and arguments.auto_tier and not arguments.bf16 and not _cards_have_bf16():
+        announce("--auto_tier: a visible GPU has no bf16: computing in fp16")
+        config = RunConfig(raw, name, {**values, "bf16.enabled": False, "fp16.enabled": True}, world)
     return config
+
+
+def _cards_have_bf16() -> bool:
+    """Whether all visible cards multiply bf16 themselves: those of compute capability 8 and above; so do CPUs."""
+    cards = range(torch.cuda.device_count() if runs_on_gpu() else 0)
+    return all(torch.cuda.get_device_capability(index) >= (8, 0) for index in cards)
 
 
 def _tier_file(arguments: TrainArguments, world: int) -> str:
