@@ -65,7 +65,11 @@ def test_every_tier_fits_its_memory(tier: Tier) -> None:
     plan = plan_run(config, Load.of(config))
     text = describe(plan, int(tier.budget * GIB))
     assert plan.peak <= tier.budget * GIB, text
-    assert tier.peak == round(plan.peak / GIB, 2)
+    peak = plan.peak
+    if tier.automatic:  # on GPUs without bf16
+        half = RunConfig.load(tier.path, {"bf16.enabled": False, "fp16.enabled": True}, tier.devices)
+        peak = max(peak, plan_run(half, Load.of(half)).peak)
+    assert tier.peak == round(peak / GIB, 2)
     assert plan.peak > 0.4 * tier.budget * GIB or tier.devices > 2, text
     assert "fits " in text and "largest micro-batch: " in text
     assert len(plan.ranks) * config.shape.data == tier.devices
