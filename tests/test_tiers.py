@@ -139,6 +139,15 @@ def test_what_changes_with_the_tiny_network() -> None:
     assert config.hymotion.model.preset == "tiny" and config.hymotion.text.encoder == "other"
 
 
+def test_tiny_adapters_need_tiny_weights() -> None:
+    """Those that the file names are of another network."""
+    given = {"preset": "tiny", "deepspeed_config": str(CONFIGS / "lora_1x3090.json")}
+    with pytest.raises(UserError, match="give --init_from .* with those of tiny"):
+        configuration(TrainArguments(**given), None, 1)  # type: ignore[arg-type]
+    config = configuration(TrainArguments(**given, init_from="tiny_run"), None, 1)  # type: ignore[arg-type]
+    assert config.hymotion.lora and config.hymotion.model.init_from == "tiny_run"
+
+
 @pytest.fixture(scope="module")
 def weights(corpus: Corpus) -> Path:
     return random_weights(corpus.folder.parent / "tiny.safetensors", corpus, TINY, spread=1 / 16)

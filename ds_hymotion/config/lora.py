@@ -33,7 +33,8 @@ def check_lora(config: RunConfig) -> None:
         return
     if not settings.model.init_from:
         raise UserError(
-            f"{config.name}: hymotion.lora needs weights to adapt; set hymotion.model.init_from, such as latest.ckpt"
+            f"{config.name}: hymotion.lora needs weights to adapt; give --init_from (hymotion.model.init_from) with "
+            f"those of {settings.model.preset}, such as a latest.ckpt or the folder of a run"
         )
     refusals = {
         "hymotion.model.allow_fresh = true": (settings.model.allow_fresh, "adapters need a whole base, leave it out"),
