@@ -187,6 +187,8 @@ def test_verdicts() -> None:
     """Of calls that return at once, as NCCL's do, the counts tell who is late."""
     assert verdict({0: state(True), 1: None}).startswith("rank 1 does not answer")
     assert verdict({0: state(True), 1: state(False)}).startswith("rank 1 (stage 0) is in no collective")
+    waiting = {0: state(True, r012=3), 1: state(False, r012=3), 2: state(False, r012=2)}
+    assert verdict(waiting).startswith("rank 2 (stage 0) is in no collective")
     late = {
         0: state(False, r01=7, r02=3),
         1: state(False, r01=7),
