@@ -25,6 +25,7 @@ class Tier:
         devices: GPUs in all; 0 for CPU processes.
         card: GiB that each is sold with.
         budget: GiB of it that a run may take.
+        peak: GiB of it that a run is planned to take; where the tier is automatic, in bf16 or in fp16.
         host: GiB of host memory that offloading takes; 0 without.
         automatic: whether ``--auto_tier`` may choose it.
         what: the machine and the network, for tables.
@@ -34,6 +35,7 @@ class Tier:
     devices: int
     card: float
     budget: float
+    peak: float
     host: float
     automatic: bool
     what: str
@@ -46,15 +48,15 @@ class Tier:
 
 CONFIGS = Path(__file__).resolve().parent.parent / "ds_configs"
 TIERS = (
-    Tier("cpu_tiny", 0, 0, 0, 0, True, "2 CPU processes, network tiny"),
-    Tier("lite_1x3090", 1, 24, 16, 0, True, "1 GPU of 16 GB or more, Lite"),
-    Tier("lora_1x3090", 1, 24, 12, 0, False, "1 GPU of 12 GB or more, adapters of 1.0"),
-    Tier("lite_1x3090_offload", 1, 24, 16, 22, False, "1 GPU of 16 GB and 22 GiB of host memory, 1.0"),
-    Tier("full_1x3090_zero3", 1, 24, 16, 26, False, "1 GPU of 16 GB and 26 GiB of host memory, 1.0, weights offloaded"),
-    Tier("pro_2x3090", 2, 24, 24, 0, True, "2 GPUs of 24 GB, 1.0"),
-    Tier("studio_4xa100", 4, 40, 40, 0, True, "4 GPUs of 40 GB, 1.0"),
-    Tier("studio_4xa100_experts", 4, 40, 40, 0, False, "4 GPUs of 40 GB, 1.0 with six experts"),
-    Tier("cluster_8x8", 64, 40, 40, 0, False, "8 nodes of 8 GPUs of 40 GB, 1.0 with six experts"),
+    Tier("cpu_tiny", 0, 0, 0, 0, 0, True, "2 CPU processes, network tiny"),
+    Tier("lite_1x3090", 1, 24, 16, 14.71, 0, True, "1 GPU of 16 GB or more, Lite"),
+    Tier("lora_1x3090", 1, 24, 12, 7.99, 0, False, "1 GPU of 12 GB or more, adapters of 1.0"),
+    Tier("lite_1x3090_offload", 1, 24, 16, 9.98, 22, False, "1 GPU of 16 GB and 22 GiB of host memory, 1.0"),
+    Tier("full_1x3090_zero3", 1, 24, 16, 7.69, 26, False, "1 GPU of 16 GB and 26 GiB of host memory, 1.0, ZeRO-3"),
+    Tier("pro_2x3090", 2, 24, 24, 16.57, 0, True, "2 GPUs of 24 GB, 1.0"),
+    Tier("studio_4xa100", 4, 40, 40, 13.18, 0, True, "4 GPUs of 40 GB, 1.0"),
+    Tier("studio_4xa100_experts", 4, 40, 40, 15.27, 0, False, "4 GPUs of 40 GB, 1.0 with six experts"),
+    Tier("cluster_8x8", 64, 40, 40, 7.92, 0, False, "8 nodes of 8 GPUs of 40 GB, 1.0 with six experts"),
 )
 
 
@@ -72,7 +74,7 @@ def choose_tier(memory: Sequence[int], processes: int) -> tuple[Tier, str]:
         UserError: there are GPUs, and no tier fits them.
     """
     if not memory:
-        return TIERS[0], "no GPU is visible"
+        return TIERS[0], "no GPU is in use"
     least = min(memory) / GIB
     seen = f"{len(memory)} visible GPU(s) of at least {least:.1f} GiB and {processes} process(es)"
     fitting = [tier for tier in TIERS if _serves(tier, least, processes)]
@@ -86,7 +88,7 @@ def choose_tier(memory: Sequence[int], processes: int) -> tuple[Tier, str]:
 
 
 def _serves(tier: Tier, least: float, processes: int) -> bool:
-    enough = SHOWN * (tier.card if tier.devices > 1 else tier.budget)
+    enough = max(tier.peak, SHOWN * (tier.card if tier.devices > 1 else tier.budget))
     return tier.automatic and bool(tier.devices) and processes % tier.devices == 0 and least >= enough
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from ds_hymotion.config.hymotion import HymotionSection
 from ds_hymotion.reports.config_reference import reference
 from ds_hymotion.tiers import CONFIGS
 
@@ -24,3 +29,27 @@ def test_types_defaults_and_legal_values() -> None:
     ):
         assert sum(line.startswith(start) for line in lines) == 1, start
     assert "## hymotion.data.mix[]" in lines and "## hymotion.data.replay" in lines
+
+
+def leaves(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    """Section and key of every value, by the JSON schema of the models."""
+    schema = model.model_json_schema()
+
+    def walk(part: dict[str, object], path: str) -> Iterator[tuple[str, str]]:
+        for key, inner in part["properties"].items():  # type: ignore[attr-defined]
+            text = str(inner)
+            name = next((name for name in schema["$defs"] if f"#/$defs/{name}'" in text), None)
+            if name is None:
+                yield path, key
+            else:
+                yield from walk(schema["$defs"][name], f"{path}.{key}" + ("[]" if "'array'" in text else ""))
+
+    return walk(schema, "hymotion")
+
+
+def test_every_key_has_a_row() -> None:
+    tables = dict(part.split("\n", 1) for part in reference().split("\n## ")[1:])
+    found = list(leaves(HymotionSection))
+    assert ("hymotion", "watchdog_s") in found and ("hymotion.data.mix[]", "weight") in found and len(found) > 90
+    for section, key in found:
+        assert f"\n| `{key}` |" in tables[section], (section, key)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
 
-from ds_hymotion.config import deepspeed_keys
+from ds_hymotion.arguments import TrainArguments
 from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
+from ds_hymotion.parallel import eight_bit
+from ds_hymotion.training.start import start_training
 from tests.ranks import RankPool
 from tests.runs import final_weights, largest_difference, logged, run_settings, train
 
@@ -19,10 +22,14 @@ ADAMW = {"lr": 1e-2, "betas": [0.9, 0.99], "eps": 1e-3, "weight_decay": 0.01}
 EIGHT_BIT = {"type": "AdamW8bit", "params": ADAMW}
 
 
-def test_without_the_package_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepspeed_keys, "find_spec", lambda name: None)
+def test_without_the_package_one_line_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eight_bit, "find_spec", lambda name: None)
+    settings = {"optimizer": {"type": "AdamW8bit"}}
+    RunConfig(settings)  # as a plan takes it
+    file = tmp_path / "run.json"
+    file.write_text(json.dumps(settings))
     with pytest.raises(UserError, match="'AdamW8bit' needs the package bitsandbytes; pip install bitsandbytes, or use"):
-        RunConfig({"optimizer": {"type": "AdamW8bit"}})
+        start_training(TrainArguments(data_dir="corpus", deepspeed_config=str(file)))
 
 
 @pytest.mark.parametrize(
@@ -33,8 +40,7 @@ def test_without_the_package_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -
         ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, "offload_optimizer; use AdamW"),
     ],
 )
-def test_what_it_does_not_run_with(monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], words: str) -> None:
-    monkeypatch.setattr(deepspeed_keys, "find_spec", lambda name: name)
+def test_what_it_does_not_run_with(changes: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         RunConfig(run_settings(optimizer=EIGHT_BIT, **changes))
 

@@ -290,7 +290,7 @@ def test_strange_adapters_are_refused() -> None:
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"lora": {}}, "hymotion.lora needs weights to adapt; set hymotion.model.init_from"),
+    ({"lora": {}}, "hymotion.lora needs weights to adapt; give --init_from"),
     ({"lora": {"rank": 0}, "model": {"init_from": "a"}}, "hymotion.lora.rank = 0"),
     ({"lora": {"dropout": 0.1}, "model": {"init_from": "a"}}, "unknown key hymotion.lora.dropout"),
     ({"lora": {}, "model": {"init_from": "a", "allow_fresh": True}}, "allow_fresh = true does not work"),

@@ -21,8 +21,9 @@ from ds_hymotion.flow.times import draw_time
 from ds_hymotion.model.presets import preset
 from ds_hymotion.model.released import load_into
 from ds_hymotion.model.temporal import build
+from ds_hymotion.parallel.states import Fragment
 from ds_hymotion.text.cache import TextCache
-from ds_hymotion.training.nonfinite import finite_step, first_nonfinite
+from ds_hymotion.training.nonfinite import finite_step, first_nonfinite, lost_at_rest
 from ds_hymotion.training.weights import load_weights
 from tests.corpora import SMALL
 from tests.ranks import RankPool
@@ -74,7 +75,9 @@ def overflow_at_the_lowest_scale(corpus: Path, weights: Path) -> str:
                                consecutive_hysteresis=False, raise_error_at_min_scale=True)  # fmt: skip
     whole, objective = made(Corpus.open(corpus), weights)
     mesh = SimpleNamespace(pipe_size=1, device=torch.device("cpu"), gather_objects=lambda value: ["", value])
-    engine: Any = SimpleNamespace(mesh=mesh, objective=objective, readable=lambda batch: batch, loss_scale=1.0)
+    states = SimpleNamespace(fragments=lambda: ())
+    engine: Any = SimpleNamespace(mesh=mesh, objective=objective, readable=lambda batch: batch, loss_scale=1.0,
+                                  network_parameters={}, states=states)  # fmt: skip
     with finite_step(engine, 6, [whole], 43):
         scaler.update_scale(overflow=True)
     with pytest.raises(ZeroDivisionError), finite_step(engine, 6, [whole], 43):
@@ -91,7 +94,51 @@ def test_the_lowest_loss_scale_ends_the_run_with_advice(ranks: RankPool, corpus:
     assert "on rank 1: output [2, 30, 219] of generator.motion_transformer.final_layer.linear; use bf16" in said
 
 
-def test_a_lost_run_names_its_tensor_on_all_ranks(ranks: RankPool, corpus: Corpus, tmp_path: Path) -> None:
-    settings = run_settings(optimizer={"type": "SGD", "params": {"lr": 1e30}}, hymotion__training__max_steps=50)
-    said = ranks.run(2, refusal, settings, corpus.folder, tmp_path)
-    assert said[0] == said[1] and "the first tensor that is not finite, on rank 0: " in said[0]
+STAGES = {"hymotion__parallel__pipeline": 2, "zero_optimization": {"stage": 1}, "gradient_accumulation_steps": 2}
+TEMPORAL = {"hymotion__parallel__pipeline": 2, "hymotion__pipeline": {"mode": "temporal"}}
+LOST = [
+    (2, {}, "rank 0: weight "),
+    (2, STAGES, "rank 0: output "),
+    (3, {**STAGES, "hymotion__parallel__pipeline": 3}, "rank 1: output "),
+    (2, TEMPORAL, "rank 0: weight "),
+    (2, {"zero_optimization": {"stage": 3}}, "rank 0: "),
+]
+
+
+@pytest.mark.parametrize(
+    ("world", "changes", "words"),
+    [*LOST[:2], *(pytest.param(*case, marks=pytest.mark.full) for case in LOST[2:])],
+    ids=["data", "stages", "3 stages", "temporal", "ZeRO-3"],
+)
+def test_a_lost_run_names_its_tensor_on_all_ranks(
+    ranks: RankPool, corpus: Corpus, tmp_path: Path, world: int, changes: dict[str, Any], words: str
+) -> None:
+    sgd = {"type": "SGD", "params": {"lr": 1e30}}
+    settings = run_settings(optimizer=sgd, hymotion__training__max_steps=50, **changes)
+    said = ranks.run(world, refusal, settings, corpus.folder, tmp_path)
+    assert len(set(said)) == 1 and f"the first tensor that is not finite, on {words}" in said[0]
+
+
+class Engine:
+    """What lies at rest on a rank of ZeRO-3, whose weights themselves are empty."""
+
+    def __init__(self, value: float, master: float) -> None:
+        weight = torch.nn.Parameter(torch.empty(0))
+        weight.ds_tensor = torch.tensor([1.0, value])  # type: ignore[attr-defined]
+        elsewhere = torch.nn.Parameter(torch.empty(2, device="meta"))
+        self.network_parameters = {"elsewhere": elsewhere, "here": weight}
+        self.states = SimpleNamespace(
+            fragments=lambda: [Fragment("here", 0, 2)], local=lambda *_: torch.tensor([1.0, master])
+        )
+
+
+def test_what_lies_at_rest_is_looked_at_in_slices(corpus: Corpus, weights: Path) -> None:
+    batch, _ = made(corpus, weights)
+    broken = dataclasses.replace(batch, noise=batch.noise.clone().index_fill_(1, torch.tensor([3]), torch.nan))
+    for engine, batches, said in (
+        (Engine(1, 1), [batch], ""),
+        (Engine(torch.nan, 1), [batch], "weight here"),
+        (Engine(1, torch.inf), [batch], "fp32 weight here"),
+        (Engine(1, 1), [batch, broken], "the batch's noise"),
+    ):
+        assert lost_at_rest(engine, batches) == said  # type: ignore[arg-type]

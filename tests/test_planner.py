@@ -20,6 +20,7 @@ from ds_hymotion.reports.planner.states import Held, rank_states
 from ds_hymotion.reports.planner.table import describe, verdict
 from ds_hymotion.tiers import GIB, TIERS, Tier
 from tests.commands import run_here
+from tests.corpora import wavy_corpus
 from tests.ranks import RankPool
 
 P = 1_000_000
@@ -41,6 +42,7 @@ def plan_of(changes: dict[str, Any] | None = None, ranks: int = 1) -> Plan:
         ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 1, **SMALL}}, 2 + 16 / 2 + 4 + 2),
         ({"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, **SMALL}}, 2 + 16 / 2 + 4 / 2),
         ({"fp16": {"enabled": True}, "zero_optimization": {"stage": 1, **SMALL}}, 2 + 16 / 2 + 2),
+        ({"optimizer": {"type": "AdamW8bit"}, "zero_optimization": {"stage": 1, **SMALL}}, 4 + 10.03125 / 2 + 4),
         ({"optimizer": {"type": "SGD"}, "hymotion": {"training": {"ema_decay": 0}}}, 4 + 4),
     ],
 )
@@ -63,6 +65,11 @@ def test_every_tier_fits_its_memory(tier: Tier) -> None:
     plan = plan_run(config, Load.of(config))
     text = describe(plan, int(tier.budget * GIB))
     assert plan.peak <= tier.budget * GIB, text
+    peak = plan.peak
+    if tier.automatic:  # on GPUs without bf16
+        half = RunConfig.load(tier.path, {"bf16.enabled": False, "fp16.enabled": True}, tier.devices)
+        peak = max(peak, plan_run(half, Load.of(half)).peak)
+    assert tier.peak == round(peak / GIB, 2)
     assert plan.peak > 0.4 * tier.budget * GIB or tier.devices > 2, text
     assert "fits " in text and "largest micro-batch: " in text
     assert len(plan.ranks) * config.shape.data == tier.devices
@@ -91,8 +98,9 @@ def test_micro_batches_of_short_clips_hold_most_text() -> None:
     config = RunConfig({"hymotion": {"data": {"frames_per_gpu": 600}}})
     shapes = Load.of(config).shapes(config)
     assert shapes[-1] == Shape(30, 20, 32) and Shape(2, 300, 32) in shapes
-    pad = RunConfig({"hymotion": {"data": {"frames_per_gpu": 600, "short": "pad"}}})
-    assert Load.of(pad).shapes(pad)[-1] == Shape(10, 60, 32)
+    for short, largest in (("pad", Shape(30, 20, 32)), ("drop", Shape(10, 60, 32))):
+        other = RunConfig({"hymotion": {"data": {"frames_per_gpu": 600, "short": short}}})
+        assert Load.of(other).shapes(other)[-1] == largest
 
 
 def test_a_corpus_tells_lengths(corpus: Corpus) -> None:
@@ -100,6 +108,16 @@ def test_a_corpus_tells_lengths(corpus: Corpus) -> None:
     load = Load.of(config, corpus)
     assert load.shapes(config) == [Shape(3, 66, load.tokens)] and 3 <= load.tokens <= 8
     assert load.mean_frames(300) == pytest.approx(42.8)
+
+
+def test_mixed_corpora_tell_lengths_too(corpus: Corpus, tmp_path: Path) -> None:
+    base = wavy_corpus(tmp_path, [20, 90])
+    config = RunConfig({}, overrides={"hymotion.data.replay": {"corpus": str(base.folder), "share": 0.5}})
+    load = Load.of(config, corpus)
+    assert load.shapes(config)[0].frames == 90 and load.source.endswith(f" + {base.folder}")
+    assert load.mean_frames(300) == pytest.approx(42.8)
+    few = RunConfig({}, overrides={"hymotion.data.max_clips": 1})
+    assert len(Load.of(few, corpus).frames) == 1
 
 
 def test_stages_and_tensor_ranks() -> None:
@@ -171,6 +189,42 @@ def test_gpus_that_the_axes_do_not_divide(file: Path) -> None:
     )
     assert "of which data 3 x model 1 x pipe 1 fits 10.0 GiB" in str(error.value)
     assert "data 2 x model 2 x pipe 1 = 4" in plan_text(str(file), 4, None, None)
+
+
+def test_a_batch_size_in_all_and_groups_of_experts(file: Path) -> None:
+    """The number of ranks comes from the axes, before anything is checked for one data rank."""
+    sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 8, "gradient_accumulation_steps": 4}
+    file.write_text(json.dumps(sizes))
+    assert "batch: 64 clips = micro-batch 8 x accumulation 4 x 2 data" in plan_text(str(file), 2, None, None)
+    file.write_text(json.dumps({**sizes, "hymotion": {"parallel": {"model": 2}}}))
+    with pytest.raises(UserError, match="does not divide --gpus 3; legal axes: data 3 x model 1 x pipe 1"):
+        plan_text(str(file), 3, None, None)
+    section = {"experts": {"number": 6, "size": 2}, "parallel": {"model": 2}}
+    file.write_text(json.dumps({"zero_optimization": {"stage": 1, **SMALL}, "hymotion": section}))
+    assert "ranks: data 2 x model 2 x pipe 1 = 4" in plan_text(str(file), None, None, None)
+
+
+REFUSED = [
+    ({"zero_optimization": {"stage": 1, "reduce_bucket_sze": 5}}, "reduce_bucket_sze = 5"),
+    ({"zero_optimization": {"stage": 1, "reduce_bucket_size": "auto"}}, 'reduce_bucket_size = "auto"'),
+    ({"zero_optimization": {"stage": 3, "stage3_max_live_parameters": "1000"}}, "use 1000 without"),
+    ({"communication_data_type": "int8"}, "Supported data types: ['fp16', 'bf16', 'fp32']"),
+    ({"fp16": {"loss_scale": "high"}}, "fp16.loss_scale = 'high'"),
+]
+
+
+@pytest.mark.parametrize(("given", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_what_deepspeed_refuses(
+    file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: dict[str, Any],
+    words: str,
+) -> None:
+    file.write_text(json.dumps(given))
+    assert run_here("plan.py", [str(file)], monkeypatch) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and words in said.err and said.err.count("\n") == 1
 
 
 def test_the_verdict_needs_a_memory_size() -> None:

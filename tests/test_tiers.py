@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from ds_hymotion.action_names import ACTION_TYPES
@@ -16,6 +18,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.mesh import Mesh
 from ds_hymotion.tiers import CONFIGS, GIB, TIERS, Tier, choose_tier, on_tiny_network, tier_of
+from ds_hymotion.training import start
 from ds_hymotion.training.run import TrainingRun
 from ds_hymotion.training.start import configuration
 from tests.commands import run_here
@@ -66,6 +69,48 @@ def test_devices_that_no_tier_serves() -> None:
         choose_tier([8 * GIB], 1)
 
 
+def settings_of_unlike_machines() -> str:
+    changes = {"hymotion.parallel.model": 1 + dist.get_rank()}
+    config = RunConfig({}, overrides=changes, ranks=2)
+    try:
+        Mesh.start(config.shape.model, settings=config.as_dict())
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_of_unlike_machines_are_refused_alike(ranks: RankPool) -> None:
+    """Before groups are made of axes that differ, which no rank would come back from."""
+    said = ranks.run(2, settings_of_unlike_machines)
+    assert said[0] == said[1]
+    assert said[0].startswith("rank 1 has hymotion.parallel.model = 2, rank 0 has 1; start all ranks with the same")
+
+
+def test_cards_that_do_not_hold_the_planned_peak() -> None:
+    """A card sold as one of 16 GB that shows 14.6 is too small, though within what such cards show."""
+    assert choose_tier([int(14.75 * GIB)], 1)[0].name == "lite_1x3090"
+    with pytest.raises(UserError, match="no tier"):
+        choose_tier([int(14.6 * GIB)], 1)
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), "fp16"), ((8, 6), "bf16")])
+def test_cards_without_bf16_compute_in_fp16(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: str
+) -> None:
+    monkeypatch.setattr(start, "runs_on_gpu", lambda: True)
+    cards = {
+        "device_count": lambda: 1,
+        "get_device_properties": lambda index: SimpleNamespace(total_memory=16 * GIB),
+        "get_device_capability": lambda index: capability,
+    }
+    for name, said in cards.items():
+        monkeypatch.setattr(torch.cuda, name, said)
+    config = configuration(TrainArguments(auto_tier=True), None, 1)
+    assert config.dtype == dtype and config.hymotion.model.preset == "hy-motion-1.0-lite"
+    monkeypatch.setattr(start, "runs_on_gpu", lambda: False)
+    assert configuration(TrainArguments(auto_tier=True), None, 1).hymotion.model.preset == "tiny"
+
+
 def test_auto_tier_says_what_it_chose(
     tmp_path: Path, corpus: Corpus, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +119,7 @@ def test_auto_tier_says_what_it_chose(
     assert "--deepspeed_config x.json exclude each other" in capsys.readouterr().err
     assert run_here("train.py", [*place, "--max_steps", "0"], monkeypatch) == 2
     printed = capsys.readouterr()
-    assert "--auto_tier: cpu_tiny.json: no GPU is visible" in printed.out
+    assert "--auto_tier: cpu_tiny.json: no GPU is in use" in printed.out
     assert "cpu_tiny.json: hymotion.training.max_steps = 0" in printed.err
 
 
@@ -92,6 +137,15 @@ def test_what_changes_with_the_tiny_network() -> None:
         TrainArguments(preset="tiny", text_encoder="other", deepspeed_config=str(TIERS[-1].path)), None, 8
     )
     assert config.hymotion.model.preset == "tiny" and config.hymotion.text.encoder == "other"
+
+
+def test_tiny_adapters_need_tiny_weights() -> None:
+    """Those that the file names are of another network."""
+    given = {"preset": "tiny", "deepspeed_config": str(CONFIGS / "lora_1x3090.json")}
+    with pytest.raises(UserError, match="give --init_from .* with those of tiny"):
+        configuration(TrainArguments(**given), None, 1)  # type: ignore[arg-type]
+    config = configuration(TrainArguments(**given, init_from="tiny_run"), None, 1)  # type: ignore[arg-type]
+    assert config.hymotion.lora and config.hymotion.model.init_from == "tiny_run"
 
 
 @pytest.fixture(scope="module")

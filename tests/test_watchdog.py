@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.training import watchdog
 from ds_hymotion.training.stall import behind, doing, report, verdict
 from ds_hymotion.training.watchdog import STALLED
-from tests.commands import run_command
+from tests.commands import cpu_environment, run_command
+from tests.conftest import ROOT
 from tests.corpora import wavy_corpus
 from tests.ranks import free_port
 from tests.runs import run_settings
@@ -32,15 +38,23 @@ def run_stalled(
     corpus: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch, stall: str, launcher: list[str], **changes: Any
 ) -> tuple[int, str, float]:
     """Exit code, output and duration of a run in which a rank sleeps."""
+    command = [*launcher, *stalling_flags(corpus, folder, monkeypatch, stall, **changes)]
+    started = time.monotonic()
+    done = run_command(command, folder)
+    return done.returncode, done.stdout + done.stderr, time.monotonic() - started
+
+
+def stalling_flags(
+    corpus: Corpus, folder: Path, monkeypatch: pytest.MonkeyPatch, stall: str, **changes: Any
+) -> list[str]:
+    """The script and its flags; the environment tells it where to stall."""
     config = folder / "run.json"
     settings = run_settings(hymotion__watchdog_s=LIMIT_S, hymotion__training__max_steps=50, **changes)
     config.write_text(json.dumps(settings))
     monkeypatch.setenv("STALL", stall)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     flags = ["--deepspeed_config", str(config), "--data_dir", str(corpus.folder), "--output_dir", str(folder / "run")]
-    started = time.monotonic()
-    done = run_command([*launcher, "tests/stalling_train.py", *flags], folder)
-    return done.returncode, done.stdout + done.stderr, time.monotonic() - started
+    return ["tests/stalling_train.py", *flags]
 
 
 def deepspeed() -> list[str]:
@@ -63,6 +77,60 @@ def test_a_sleeping_rank_is_named_and_the_launcher_fails(
     assert "tests/stalling_train.py" in said
     assert "watchdog: rank 1 (stage 0, data rank 1, tensor rank 0) is in no collective, the others wait for it" in said
     assert f"all ranks end with code {STALLED}" in said
+
+
+def test_the_others_end_where_the_stores_host_is_frozen(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call of its store returns then, and rank 1 ends by the clock alone."""
+    flags = stalling_flags(corpus, tmp_path, monkeypatch, "0:3:frozen")
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *flags],
+            cwd=ROOT,
+            env={**cpu_environment(tmp_path), **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    try:
+        _, said = ranks[1].communicate(timeout=120)
+        assert ranks[1].returncode == STALLED, said
+        assert "watchdog: rank 1 (stage 0, data rank 1, tensor rank 0) is in" in said
+        assert "rank 1 (stage 0, data rank 1, tensor rank 0): step 3, " in said and "waits in all_reduce" in said
+        assert ranks[0].poll() is None
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+
+def test_a_store_that_fails_once_disarms_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchdog, "TALK_S", 0.2)
+    ended = threading.Event()
+
+    class Failing:
+        def check(self, *_: object) -> bool:
+            raise RuntimeError("Connection reset by peer")
+
+        set = check
+
+    monkeypatch.setattr(watchdog, "_store", lambda *_: Failing())
+    guard = watchdog.Watchdog(SimpleEngine(), 0.05, lambda code: code == STALLED and ended.set())  # type: ignore[arg-type]
+    with guard:
+        guard.beat(1)
+        assert ended.wait(10)
+    assert not any(thread.is_alive() for thread in guard._threads)
+
+
+class SimpleEngine:
+    """What a watchdog asks of an engine."""
+
+    mesh = SimpleNamespace(world=2, rank=1, pipe_rank=0, data_rank=1, model_rank=0)
+    called_modules = (torch.nn.Identity(),)
+    accumulation = 1
 
 
 @pytest.mark.full
@@ -119,6 +187,8 @@ def test_verdicts() -> None:
     """Of calls that return at once, as NCCL's do, the counts tell who is late."""
     assert verdict({0: state(True), 1: None}).startswith("rank 1 does not answer")
     assert verdict({0: state(True), 1: state(False)}).startswith("rank 1 (stage 0) is in no collective")
+    waiting = {0: state(True, r012=3), 1: state(False, r012=3), 2: state(False, r012=2)}
+    assert verdict(waiting).startswith("rank 2 (stage 0) is in no collective")
     late = {
         0: state(False, r01=7, r02=3),
         1: state(False, r01=7),

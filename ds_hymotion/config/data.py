@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import pairwise
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ds_hymotion.config.section import Section
 
@@ -17,7 +18,6 @@ class MixedCorpus(Section):
         None,
         gt=0,
         le=1000,
-        allow_inf_nan=False,
         description="visits of each of its clips per epoch, on average: 0.25 = another quarter of its clips each epoch",
     )
     repeats: int | None = Field(
@@ -29,9 +29,7 @@ class Replay(Section):
     """A base corpus that fine-tuning goes on seeing, so that the network does not forget it."""
 
     corpus: str = Field(min_length=1, description="folder of the prepared base corpus")
-    share: float = Field(
-        0.2, gt=0, le=0.95, allow_inf_nan=False, description="share of its clips among all clips of an epoch"
-    )
+    share: float = Field(0.2, gt=0, le=0.95, description="share of its clips among all clips of an epoch")
 
 
 class DataSection(Section):
@@ -43,8 +41,9 @@ class DataSection(Section):
     allow_other_data: bool = Field(
         False, description="resume although clips, mix, seed or buckets changed: with the next epoch, from its start"
     )
-    bucket_bounds: list[int] = Field(
+    bucket_bounds: list[Annotated[int, Field(ge=1)]] = Field(
         [60, 120, 180, 240, 300],
+        min_length=1,
         description="lower ends of the frame buckets; the last is the canvas: longer clips are cropped",
     )
     short: Literal["keep", "pad", "drop"] = Field(
@@ -59,7 +58,14 @@ class DataSection(Section):
     length_jitter: float = Field(
         5.0, ge=0, description="jitter in frames on the order by length, so that epochs differ"
     )
-    bucket_lr_factors: list[float] = Field(
+    bucket_lr_factors: list[Annotated[float, Field(ge=0)]] = Field(
         [], description="learning-rate factor per bucket, the one below the first bound first; [] = 1 for all"
     )
     max_clips: int = Field(0, ge=0, description="use only the first n training clips of --data_dir; 0 = all")
+
+    @field_validator("bucket_bounds")
+    @classmethod
+    def _rising(cls, bounds: list[int]) -> list[int]:
+        if any(low >= high for low, high in pairwise(bounds)):
+            raise ValueError("each bound must be above the one before it, such as [60, 120, 180, 240, 300]")
+        return bounds

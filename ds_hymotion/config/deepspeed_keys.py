@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from importlib.util import find_spec
+import re
 from typing import Any
 
 import torch
@@ -84,6 +84,8 @@ OLD_OFFLOAD = {
     "cpu_offload_param": 'offload_param = {"device": "cpu"}',
     "cpu_offload_use_pin_memory": "offload_optimizer.pin_memory",
 }
+FREE_TEXT = ("tensorboard", "wandb", "csv_monitor", "comet", "comms_logger", "flops_profiler")
+QUOTED = re.compile(r"true|false|[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 HIGHEST_RATE = 1e30
 ADAM_PARAMS = ["lr", "betas", "eps", "weight_decay", "amsgrad", "torch_adam", "adam_w_mode"]
 EIGHT_BIT = {"Adam8bit": "Adam", "AdamW8bit": "AdamW"}
@@ -126,6 +128,7 @@ def check_deepspeed_keys(config: dict[str, Any], name: str, data_ranks: int = 1)
     clipping = config.get("gradient_clipping", 0.0)
     if isinstance(clipping, bool) or not isinstance(clipping, (int, float)) or not clipping >= 0:
         raise UserError(f"{name}: gradient_clipping = {clipping!r} must be a number from 0, such as 1.0; 0 = none")
+    _check_quoted(config, name)
     _check_precision(config, name)
     _check_optimizer(config, name)
     return _batch_triple(config, name, data_ranks)
@@ -139,11 +142,29 @@ def _check_known(key: str, value: Any, legal: list[str], name: str, prefix: str)
     raise UserError(f"{name}: unknown key {prefix}{key} = {value!r}; {hint}legal keys: {', '.join(sorted(legal))}")
 
 
+def _check_quoted(value: Any, name: str, key: str = "") -> None:
+    """Refuse ``"auto"``, which DeepSpeed drops in silence, and numbers and truth values in quotes."""
+    if isinstance(value, dict):
+        for part, inner in value.items():
+            if key or part not in FREE_TEXT:
+                _check_quoted(inner, name, f"{key}.{part}".lstrip("."))
+    if value == "auto":
+        raise UserError(f'{name}: {key} = "auto" is for programs that fill it in; give a value or leave it out')
+    if isinstance(value, str) and QUOTED.fullmatch(value.strip()):
+        raise UserError(f'{name}: {key} = "{value}" is in quotes; use {value.strip().lower()} without them')
+
+
 def _check_precision(config: dict[str, Any], name: str) -> None:
     fp16, bf16 = (config.get(kind, {}).get("enabled", False) for kind in ("fp16", "bf16"))
     for kind, value in (("fp16", fp16), ("bf16", bf16)):
         if not isinstance(value, bool):
             raise UserError(f"{name}: {kind}.enabled = {value!r} must be true or false")
+    scale = config.get("fp16", {}).get("loss_scale", 0)
+    if isinstance(scale, (int, float)) and scale:
+        raise UserError(
+            f"{name}: fp16.loss_scale = {scale!r} would skip steps without end where one overflows; use 0, the "
+            "dynamic scale, which starts at 2 to the power of fp16.initial_scale_power"
+        )
     accumulated = config.get("data_types", {}).get("grad_accum_dtype")
     if accumulated not in (None, "fp32", "bf16", "fp16"):
         raise UserError(f"{name}: data_types.grad_accum_dtype = {accumulated!r} is not one of fp32, bf16, fp16")
@@ -186,13 +207,8 @@ def offloads(config: dict[str, Any], key: str) -> bool:
 def _check_optimizer(config: dict[str, Any], name: str) -> None:
     optimizer = config.setdefault("optimizer", {})
     kind = optimizer.setdefault("type", "AdamW")
-    if kind not in OPTIMIZERS:
+    if not isinstance(kind, str) or kind not in OPTIMIZERS:
         raise UserError(f"{name}: optimizer.type = {kind!r} is not one of {', '.join(OPTIMIZERS)}")
-    if kind in EIGHT_BIT and find_spec("bitsandbytes") is None:
-        raise UserError(
-            f"{name}: optimizer.type = {kind!r} needs the package bitsandbytes; pip install bitsandbytes, or use "
-            f"{EIGHT_BIT[kind]}"
-        )
     params = optimizer.setdefault("params", {})
     if not isinstance(params, dict):
         raise UserError(f"{name}: optimizer.params = {params!r} must be a JSON object")

@@ -46,7 +46,7 @@ class ExpertsSection(Section):
     dispatch: Literal["affinity", "all_to_all"] = Field(
         "affinity", description="clips are planned onto the ranks of their experts, or sent there behind the trunk"
     )
-    class_weights: list[Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]] = Field(
+    class_weights: list[Annotated[float, Field(gt=0, le=1000)]] = Field(
         [], description="how often an epoch visits the clips of each type, over once; [] = all alike"
     )
     starving_steps: int = Field(

@@ -26,7 +26,6 @@ class GradientSyncSection(Section):
         1.0,
         gt=0,
         le=100,
-        allow_inf_nan=False,
         description="learning-rate factor of the parameters that wait: they take fewer steps, which others_every "
         "itself makes up for under Adam",
     )

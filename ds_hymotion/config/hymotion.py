@@ -39,14 +39,15 @@ class HymotionSection(Section):
     watchdog_s: float = Field(
         600.0,
         ge=0,
-        allow_inf_nan=False,
         description="longest time from step to step in s (ten times as long for the first step, saves and "
         "evaluations): then every rank's state is printed and the run ends with code 86; 0 = never",
     )
 
 
-def parse_section(section: dict[str, Any], name: str) -> HymotionSection:
+def parse_section(section: Any, name: str) -> HymotionSection:
     """Validate the ``hymotion`` section; the first mistake becomes a one-line :class:`UserError`."""
+    if not isinstance(section, dict):
+        raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
     try:
         return HymotionSection.model_validate(section, strict=False)
     except ValidationError as error:
@@ -60,7 +61,7 @@ def parse_section(section: dict[str, Any], name: str) -> HymotionSection:
             raise UserError(
                 f"{name}: unknown key {key} = {first['input']!r}; {hint}legal keys: {', '.join(legal)}"
             ) from None
-        raise UserError(f"{name}: {key} = {first['input']!r}: {first['msg']}") from None
+        raise UserError(f"{name}: {key} = {first['input']!r}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _legal_keys(path: list[str]) -> list[str]:

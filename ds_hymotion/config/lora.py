@@ -18,7 +18,7 @@ class LoraSection(Section):
     """Low-rank adapters: the base weights stay as ``model.init_from`` has them, only adapters of linears train."""
 
     rank: int = Field(16, ge=1, description="columns of B and rows of A of each adapter")
-    alpha: float = Field(16.0, gt=0, allow_inf_nan=False, description="over rank, the factor of B·A")
+    alpha: float = Field(16.0, gt=0, description="over rank, the factor of B·A")
     targets: list[str] = Field(
         ["qkv", "attention_output", "ffn_input", "ffn_output"],
         min_length=1,
@@ -33,7 +33,8 @@ def check_lora(config: RunConfig) -> None:
         return
     if not settings.model.init_from:
         raise UserError(
-            f"{config.name}: hymotion.lora needs weights to adapt; set hymotion.model.init_from, such as latest.ckpt"
+            f"{config.name}: hymotion.lora needs weights to adapt; give --init_from (hymotion.model.init_from) with "
+            f"those of {settings.model.preset}, such as a latest.ckpt or the folder of a run"
         )
     refusals = {
         "hymotion.model.allow_fresh = true": (settings.model.allow_fresh, "adapters need a whole base, leave it out"),

@@ -42,11 +42,8 @@ class RunConfig:
         for key, value in (overrides or {}).items():
             if value is not None:
                 set_by_path(merged, key, value)
-        section = merged.pop("hymotion", {})
-        if not isinstance(section, dict):
-            raise UserError(f"{name}: hymotion = {section!r} must be a JSON object")
         self.name = name
-        self.hymotion = parse_section(section, name)
+        self.hymotion = parse_section(merged.pop("hymotion", {}), name)
         model, pipe = self.hymotion.parallel.model, self.hymotion.parallel.pipeline
         self.ranks = ranks
         self.shape = MeshShape.of(ranks or model * pipe, model, pipe)

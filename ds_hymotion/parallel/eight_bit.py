@@ -6,15 +6,33 @@ A moment is a code per element, a table of 256 values, and the largest magnitude
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ds_hymotion.config.deepspeed_keys import EIGHT_BIT
+from ds_hymotion.errors import UserError
 
+MOMENT_BYTES = 1 + 4 / 256
+"""A number's share of a moment: its code, and of the magnitude of a block of 256, bitsandbytes' own size."""
 NAMES = {"exp_avg": "state1", "exp_avg_sq": "state2"}
 """A moment's name in other Adams, which checkpoints use, and in this one."""
+
+
+def require_package(settings: dict[str, Any], name: str) -> None:
+    """Refuse a run whose optimizer cannot be had here; a plan alone does not need it.
+
+    Raises:
+        UserError: bitsandbytes is asked for and not installed.
+    """
+    kind = settings["optimizer"]["type"]
+    if kind in EIGHT_BIT and find_spec("bitsandbytes") is None:
+        raise UserError(
+            f"{name}: optimizer.type = {kind!r} needs the package bitsandbytes; pip install bitsandbytes, or use "
+            f"{EIGHT_BIT[kind]}"
+        )
 
 
 def optimizer_of(settings: dict[str, Any]) -> tuple[dict[str, Any], Callable[[Any], torch.optim.Optimizer] | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ds_hymotion.config.mesh_shape import AXES, MeshShape
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.precision import accumulate_in_fp32
+from ds_hymotion.parallel.same_settings import require_same_settings
 
 T = TypeVar("T")
 
@@ -50,10 +51,15 @@ class Mesh:
     groups: dict[str, Any]
 
     @classmethod
-    def start(cls, model: int = 1, pipe: int = 1, timeout_s: float = 1800.0) -> Mesh:
+    def start(
+        cls, model: int = 1, pipe: int = 1, timeout_s: float = 1800.0, settings: Mapping[str, Any] | None = None
+    ) -> Mesh:
         """Join the process group that the launcher announced, or make one of this process alone.
 
         Works under ``deepspeed``, ``torchrun`` and plain ``python``: NCCL with GPUs, gloo without.
+
+        Raises:
+            UserError: ``settings``, of which the axes are part, are not those of every rank.
         """
         quiet_cpu_setup()
         import deepspeed
@@ -69,6 +75,7 @@ class Mesh:
             accumulate_in_fp32()
         timeout = timedelta(seconds=timeout_s)
         deepspeed.init_distributed(dist_backend=backend, timeout=timeout, auto_mpi_discovery=False, verbose=False)
+        require_same_settings(settings or {})
         return cls.current(device, model, pipe, timeout)
 
     @classmethod

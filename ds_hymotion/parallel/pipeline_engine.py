@@ -74,10 +74,13 @@ class PipelineFace(StagedFace):
         self.traffic.end_step()
         return self._parts()
 
-    def evaluate(self, batch: Batch, valid_frames: int) -> Tensor:
-        """Summed loss parts [C + 2] of an evaluation batch, without gradients; zero on every stage but the last."""
+    def evaluate(self, batch: Batch | None, valid_frames: int) -> Tensor:
+        """Summed loss parts [C + 2] of an evaluation batch, without gradients; zero on every stage but the last.
+
+        A stage between the first and the last may give None.
+        """
         self.module.begin(valid_frames)
-        self.engine.infer(self._micro_batches([batch]), with_loss=True)
+        self.engine.infer([((), ())] if batch is None else self._micro_batches([batch]), with_loss=True)
         return self._parts()
 
     def _parts(self) -> Tensor:

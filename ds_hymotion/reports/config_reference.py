@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
@@ -29,10 +29,10 @@ def reference() -> str:
     """The text of ``ds_configs/README.md``."""
     lines = [HEADER.rstrip("\n")]
     lines += [f"| `{tier.path.name}` | {tier.what} |" for tier in TIERS]
+    own = {key: field for key, field in HymotionSection.model_fields.items() if _section(field.annotation) is None}
+    lines += ["", "## hymotion", "", "Keys of the section itself; its parts follow.", "", *_table(own)]
     for name, model in sections(HymotionSection):
-        lines += ["", f"## hymotion.{name}", "", _summary(model), "", "| key | type | default | legal | meaning |"]
-        lines.append("|---|---|---|---|---|")
-        lines += [_row(key, field) for key, field in model.model_fields.items()]
+        lines += ["", f"## hymotion.{name}", "", _summary(model), "", *_table(model.model_fields)]
     return "\n".join(lines) + "\n"
 
 
@@ -60,6 +60,11 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 
 def _summary(model: type[BaseModel]) -> str:
     return " ".join((model.__doc__ or "").split()).replace("``", "`")
+
+
+def _table(fields: Mapping[str, FieldInfo]) -> list[str]:
+    header = ["| key | type | default | legal | meaning |", "|---|---|---|---|---|"]
+    return header + [_row(key, field) for key, field in fields.items()]
 
 
 def _row(key: str, field: FieldInfo) -> str:

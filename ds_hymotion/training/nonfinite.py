@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ds_hymotion.data.batches import Batch
 from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.engine import DataEngine
+from ds_hymotion.parallel.states import MASTER
 
 # DeepSpeed's own words where dynamic loss scaling cannot go lower; every rank meets them in the same step.
 AT_MINIMUM = "already at minimum"
@@ -60,16 +61,48 @@ def require_finite(
 
 
 def cause_of(engine: DataEngine, batches: Sequence[Batch], valid_frames: int) -> str:
-    """``; the first tensor that is not finite: ...`` of any rank, or nothing (collective)."""
-    found = ""
+    """``; the first tensor that is not finite: ...`` of any rank, or nothing (collective).
+
+    Pipelines are run forward alone, so that no gradient is looked at there.
+    """
+    found = lost_at_rest(engine, batches)
     if engine.mesh.pipe_size == 1:
         for batch in batches:
             # All ranks look at as many batches: tensor ranks compute together.
             here = first_nonfinite(engine.objective, engine.readable(batch.to(engine.mesh.device)), valid_frames)
             found = found or here
+    else:
+        found = found or _first_of_stage(engine, batches, valid_frames)
     every = engine.mesh.gather_objects(found)
     rank = next((rank for rank, text in enumerate(every) if text), None)
     return "" if rank is None else f"; the first tensor that is not finite, on rank {rank}: {every[rank]}"
+
+
+def lost_at_rest(engine: DataEngine, batches: Sequence[Batch]) -> str:
+    """The first of this rank's own weights, their fp32 masters and its batches that is not finite, in words."""
+    for name, weight in engine.network_parameters.items():
+        held = getattr(weight, "ds_tensor", weight)  # ZeRO-3 keeps a slice there, the weight itself is empty
+        if not held.is_meta and _lost(held):
+            return f"weight {name}"
+    for fragment in engine.states.fragments():
+        if _lost(engine.states.local(fragment, MASTER)):
+            return f"fp32 weight {fragment.name}"
+    return next((f"the batch's {one.name}" for batch in batches for one in fields(batch)
+                 if _lost(getattr(batch, one.name))), "")  # fmt: skip
+
+
+def _first_of_stage(engine: DataEngine, batches: Sequence[Batch], valid_frames: int) -> str:
+    """The first output of this rank's stage that is not finite, in words (collective); ranks count from stage 0 on."""
+    found: list[str] = []
+
+    def note(name: str, output: Any) -> None:
+        if not found and _lost(output):
+            found.append(f"output {list(output.shape)} of {name}")
+
+    with _noting(engine.called_modules[0], note):
+        for batch in batches or [None] * engine.accumulation:  # type: ignore[list-item]  # stages between have none
+            engine.evaluate(batch, valid_frames)
+    return found[0] if found else ""
 
 
 def first_nonfinite(objective: nn.Module, batch: Batch, valid_frames: int) -> str:
@@ -104,18 +137,24 @@ def _outputs(objective: nn.Module, batch: Batch, valid_frames: int) -> tuple[lis
         if torch.is_tensor(output) and output.is_floating_point() and output.requires_grad:
             found.append((name, output))
 
+    with torch.enable_grad(), _noting(objective, note):
+        loss, _ = objective(batch, valid_frames)
+    return found, loss
+
+
+@contextmanager
+def _noting(root: nn.Module, note: Callable[[str, Any], None]) -> Iterator[None]:
+    """Inside, ``note`` is told every module's name and output."""
     hooks = [
         module.register_forward_hook(lambda _, __, output, name=name: note(name, output))
-        for name, module in objective.named_modules()
+        for name, module in root.named_modules()
         if name
     ]
     try:
-        with torch.enable_grad():
-            loss, _ = objective(batch, valid_frames)
+        yield
     finally:
         for hook in hooks:
             hook.remove()
-    return found, loss
 
 
 def _lost(value: Any) -> bool:

@@ -67,9 +67,12 @@ def verdict(states: Mapping[int, Mapping[str, Any] | None]) -> str:
     outside = [rank for rank, state in known.items() if not state["collective"]["inside"]]
     if len(known) == 1:
         return f"{_named(outside or list(known), states)} is {next(iter(known.values()))['doing']}"
+    late = behind({rank: state["collective"]["counts"] for rank, state in known.items()})
     if outside and len(outside) < len(known):
-        return f"{_named(outside, states)} is in no collective, the others wait for it"
-    if late := behind({rank: state["collective"]["counts"] for rank, state in known.items()}):
+        # Who waits for an asynchronous call is in none either, but has called as many as the others.
+        first = [rank for rank in outside if rank in late] or outside
+        return f"{_named(first, states)} is in no collective, the others wait for it"
+    if late:
         return f"{_named(late, states)} has called fewer collectives than the ranks of its group, which wait for it"
     if not outside:
         return "every rank waits for others: they are in different collectives, or the network between them fails"

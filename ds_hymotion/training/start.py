@@ -18,6 +18,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.model.experts import expert_of
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.parallel.deepspeed_check import check_json
+from ds_hymotion.parallel.eight_bit import require_package
 from ds_hymotion.parallel.mesh import Mesh, runs_on_gpu
 from ds_hymotion.parallel.parameter_groups import sync_groups
 from ds_hymotion.parallel.slurm import adopt_slurm
@@ -57,6 +58,7 @@ def start_training(arguments: TrainArguments) -> Path | None:
     config = configuration(arguments, model, world)
     check_json(config)
     resume = _resume_folder(arguments.resume, output)
+    require_package(config.deepspeed, config.name)
     space = "hymotion-201" if model is not None and model.channels == 201 else "smpl24-rotmat"
     corpus = Corpus.open(corpus_of(arguments.data_dir, output, space, config.hymotion.text.encoder))
     network = network_config(config.hymotion, corpus)
@@ -77,7 +79,7 @@ def start_training(arguments: TrainArguments) -> Path | None:
     joints = JointPlan(config.hymotion.training, corpus.representation, tensor_ranks)
     check_slow_rows(joints, groups, config.hymotion.gradient_sync.others_every)
     patience = max(1800.0, 2 * PATIENCE * config.hymotion.watchdog_s)
-    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience)
+    mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience, config.as_dict())
     existed = output.exists()
     mesh.on_first(lambda: _make_folder(output))
     try:
@@ -123,14 +125,24 @@ def configuration(arguments: TrainArguments, model: NamedModel | None, world: in
     if config.dtype == "fp16" and not runs_on_gpu():
         announce(f"{name}: fp16.enabled = true on a CPU, which has no fp16: computing in bf16")
         config = RunConfig(raw, name, {**values, "fp16.enabled": False, "bf16.enabled": True}, world)
+    elif config.dtype == "bf16" and arguments.auto_tier and not arguments.bf16 and not _cards_have_bf16():
+        announce("--auto_tier: a visible GPU has no bf16: computing in fp16")
+        config = RunConfig(raw, name, {**values, "bf16.enabled": False, "fp16.enabled": True}, world)
     return config
+
+
+def _cards_have_bf16() -> bool:
+    """Whether all visible cards multiply bf16 themselves: those of compute capability 8 and above; so do CPUs."""
+    cards = range(torch.cuda.device_count() if runs_on_gpu() else 0)
+    return all(torch.cuda.get_device_capability(index) >= (8, 0) for index in cards)
 
 
 def _tier_file(arguments: TrainArguments, world: int) -> str:
     """The file that ``--auto_tier`` chooses."""
     if arguments.deepspeed_config:
         raise UserError(f"--auto_tier and --deepspeed_config {arguments.deepspeed_config} exclude each other: give one")
-    memory = [torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count())]
+    cards = range(torch.cuda.device_count() if runs_on_gpu() else 0)
+    memory = [torch.cuda.get_device_properties(index).total_memory for index in cards]
     tier, reason = choose_tier(memory, world)
     announce(f"--auto_tier: {tier.path.name}: {reason}")
     return str(tier.path)

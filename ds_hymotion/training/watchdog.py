@@ -26,15 +26,19 @@ STALLED = 86
 PATIENCE = 10
 """The first step, saves and evaluations may take so many times the limit."""
 ANSWER_S = 5.0
+TALK_S = 4 * ANSWER_S
+"""Longest time from the alarm to the end of a rank's process, whether the others answer or not."""
 RUNS = count()
 
 
 class Watchdog:
-    """A thread beside each rank's main thread that sees no step for ``seconds``.
+    """Threads beside each rank's main thread that see no step for ``seconds``.
 
     The main thread may hang inside a collective, so ranks talk through the store that their process group started
     with. The first to notice claims the report, gathers what all ranks say of themselves and prints it; then every
-    rank's own watchdog ends its process with code ``STALLED``, that of the store's host last.
+    rank's own watchdog ends its process with code ``STALLED``, that of the store's host last. A call of the store
+    whose host is frozen never returns, so one thread makes all of them; another knows only the clock, and ends the
+    process with its own state where the talk takes longer than ``TALK_S``.
 
     Args:
         engine: its calls tell micro-batches and shapes.
@@ -57,8 +61,9 @@ class Watchdog:
         self._limit = seconds * PATIENCE
         self._since = time.monotonic()
         self._main = 0
+        self._alarmed = threading.Event()
         self._done = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._hook: Any = None
 
     def __enter__(self) -> Watchdog:
@@ -69,15 +74,21 @@ class Watchdog:
         self._hook = self.engine.called_modules[0].register_forward_pre_hook(self._note_inputs)
         self.record.__enter__()
         store = _store(self.mesh.world, next(RUNS))
-        self._thread = threading.Thread(target=self._watch, args=(store,), name="watchdog", daemon=True)
-        self._thread.start()
+        self._start(self._watch, TALK_S if store else 0.0)
+        if store:
+            self._start(self._talk, store)
         return self
 
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        self._threads.append(threading.Thread(target=work, args=arguments, name="watchdog", daemon=True))
+        self._threads[-1].start()
+
     def __exit__(self, *_: object) -> None:
-        if self._thread is None:
+        if not self._threads:
             return
         self._done.set()
-        self._thread.join(ANSWER_S)
+        for thread in self._threads:
+            thread.join(ANSWER_S)
         self.record.__exit__()
         self._hook.remove()
 
@@ -119,41 +130,52 @@ class Watchdog:
         self._micro_batch += 1
         self._shapes = list(_named_shapes(arguments))
 
-    def _watch(self, store: dist.Store | None) -> None:
-        pause = min(1.0, self.seconds / 5)
-        while not self._done.wait(pause):
-            late = time.monotonic() - self._since > self._limit
-            try:
-                if store is None:
-                    if late:
-                        self._tell({0: self.state()})
-                        self._end(STALLED)
-                    continue
-                if late or store.check(["alarm"]):
-                    self._give_up(store)
-                    return
-            except RuntimeError:  # the store's host is gone, and the run with it: the launcher sees to that
+    @property
+    def _pause(self) -> float:
+        return min(1.0, self.seconds / 5)
+
+    def _watch(self, talk_s: float) -> None:
+        """End the process ``talk_s`` after the alarm, whatever the store does."""
+        while not (self._alarmed.is_set() or time.monotonic() - self._since > self._limit):
+            if self._done.wait(self._pause):
                 return
+        self._alarmed.set()
+        if not self._done.wait(talk_s):
+            self._end_alone()
+
+    def _talk(self, store: dist.Store) -> None:
+        """Make every call of the store."""
+        while not self._done.wait(self._pause):
+            try:
+                if self._alarmed.is_set() or store.check(["alarm"]):
+                    self._alarmed.set()
+                    self._give_up(store)
+            except RuntimeError:  # the store's host is gone, or was out of reach; the clock of _watch goes on
+                if self._alarmed.is_set():
+                    self._end_alone()
 
     def _give_up(self, store: dist.Store) -> None:
         """Say what this rank is at, hear or print the report, and end the process."""
         rank, world = self.mesh.rank, self.mesh.world
-        try:
-            store.set(f"state{rank}", json.dumps(self.state()))
-            reporter = store.add("alarm", 1) == 1
-            if reporter:
-                _wait_for(store, [f"state{other}" for other in range(world)])
-                said = {other: store.check([f"state{other}"]) for other in range(world)}
-                self._tell({other: json.loads(store.get(f"state{other}")) if there else None
-                            for other, there in said.items()})  # fmt: skip
-                store.set("told", "1")
-            else:
-                _wait_for(store, ["told"], 3 * ANSWER_S)
-            store.set(f"gone{rank}", "1")
-            if rank == 0:
-                _wait_for(store, [f"gone{other}" for other in range(world)])
-        finally:
-            self._end(STALLED)
+        store.set(f"state{rank}", json.dumps(self.state()))
+        reporter = store.add("alarm", 1) == 1
+        if reporter:
+            _wait_for(store, [f"state{other}" for other in range(world)])
+            said = {other: store.check([f"state{other}"]) for other in range(world)}
+            self._tell({other: json.loads(store.get(f"state{other}")) if there else None
+                        for other, there in said.items()})  # fmt: skip
+            store.set("told", "1")
+        else:
+            _wait_for(store, ["told"], 3 * ANSWER_S)
+        store.set(f"gone{rank}", "1")
+        if rank == 0:
+            _wait_for(store, [f"gone{other}" for other in range(world)])
+        self._end(STALLED)
+
+    def _end_alone(self) -> None:
+        """End the process with its own state: there is no other rank, or the store through which they talk is lost."""
+        self._tell({self.mesh.rank: self.state()})
+        self._end(STALLED)
 
     def _tell(self, states: dict[int, dict[str, Any] | None]) -> None:
         text = report(states, self.seconds)

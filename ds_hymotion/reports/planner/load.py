@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.buckets import BucketSettings
 from ds_hymotion.data.corpus import Corpus
+from ds_hymotion.data.mixture import Mixture
 from ds_hymotion.motion.representation import Representation, representation
 from ds_hymotion.text.cache import TextCache
 
@@ -41,34 +42,47 @@ class Load:
 
     Attributes:
         space: the representation of the motions.
-        frames: frames of the training clips; empty without a corpus.
+        frames: frames of the training clips, those of mixed corpora too; empty without a corpus.
         tokens: text tokens of the longest caption.
         source: where that comes from, for people.
+        main: frames of the training clips of the main corpus, by which a run divides its stages.
     """
 
     space: Representation
     frames: tuple[int, ...]
     tokens: int
     source: str
+    main: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, config: RunConfig, corpus: Corpus | None = None) -> Load:
-        """The corpus's clips and captions, or without one the longest that the configuration lets through."""
+        """Clips and captions of the corpus and of those mixed in, or without one the longest that may come.
+
+        Raises:
+            UserError: a mixed corpus that a run would refuse.
+        """
         encoder = config.hymotion.text.encoder
         if corpus is None:
             released = config.hymotion.model.preset.startswith(RELEASED)
             space = representation("hymotion-201" if released else "smpl24-rotmat")
             return cls(space, (), LONGEST_TEXT.get(encoder, USUAL_TEXT), "any clip of the configured buckets")
-        samples = corpus.split("train")
-        captions = [caption.text for sample in samples for caption in sample.captions]
-        cache = TextCache(corpus.text_cache_folder(encoder))
-        known = [text for text in captions if text in cache]
-        tokens = max(cache.lengths(known), default=LONGEST_TEXT.get(encoder, USUAL_TEXT))
-        return cls(corpus.representation, tuple(sample.frames for sample in samples), tokens, str(corpus.folder))
+        mixture = Mixture.open(corpus, config.hymotion.data)
+        lengths: list[int] = []
+        for part in mixture.parts:
+            cache = TextCache(part.corpus.text_cache_folder(encoder))
+            captions = [caption.text for sample in part.samples for caption in sample.captions]
+            lengths += cache.lengths([text for text in captions if text in cache])
+        return cls(
+            corpus.representation,
+            tuple(sample.frames for sample in mixture.samples),
+            max(lengths, default=LONGEST_TEXT.get(encoder, USUAL_TEXT)),
+            " + ".join(str(part.corpus.folder) for part in mixture.parts),
+            tuple(sample.frames for sample in corpus.split("train")),
+        )
 
     def mean_frames(self, canvas: int) -> float:
-        """Mean length of a clip on the canvas; the canvas itself where no clip is known."""
-        seen = [min(length, canvas) for length in self.frames] or [canvas]
+        """Mean length of a clip of the main corpus on the canvas; the canvas itself where no clip is known."""
+        seen = [min(length, canvas) for length in self.main or self.frames] or [canvas]
         return sum(seen) / len(seen)
 
     def shapes(self, config: RunConfig) -> list[Shape]:
@@ -88,7 +102,9 @@ class Load:
 
     def _lower_ends(self, buckets: BucketSettings) -> Sequence[int]:
         """The shortest clip of every bucket that has one."""
-        bounds = (SHORTEST if buckets.short == "keep" else buckets.bounds[0], *buckets.bounds)
+        # "pad" too pads to the longest of a micro-batch, which short clips may fill alone.
+        shortest = 1 if self.frames else SHORTEST
+        bounds = (buckets.bounds[0] if buckets.short == "drop" else shortest, *buckets.bounds)
         if not self.frames:
             return bounds
         seen = [min(length, buckets.canvas) for length in self.frames]

@@ -195,7 +195,7 @@ def _data_traffic(config: RunConfig, inventory: Inventory, held: Held, stage: in
     asked = config.deepspeed.get("communication_data_type")
     accumulated = accumulation_bytes(config)
     number = (
-        BYTES[asked]
+        BYTES[asked.lower()]
         if asked
         else accumulated
         if zero == 1 and not offloads(config.deepspeed, "offload_optimizer")

@@ -17,12 +17,12 @@ MOST_GPUS = 8
 
 def legal_axes(plan: Plan, gpus: int) -> list[tuple[int, int, int]]:
     """(data, model, pipe) of ``gpus`` ranks that the network can be spread over, the least divided first."""
-    network, units = plan.inventory.network, len(plan.inventory.stages.units)
+    network, units, owners = plan.inventory.network, len(plan.inventory.stages.units), plan.inventory.experts[1]
     found = [
         (gpus // (model * pipe), model, pipe)
         for model in legal_sizes(network)
         for pipe in range(1, min(units, gpus) + 1)
-        if gpus % (model * pipe) == 0
+        if gpus % (model * pipe * owners) == 0
     ]
     return sorted(found, key=lambda axes: (axes[1] * axes[2], axes[2]))
 
@@ -58,7 +58,7 @@ def changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any], int]]:
     for model in legal_sizes(plan.inventory.network):
         if config.shape.model < model <= MOST_GPUS:
             more = gpus // config.shape.model * model
-            axes = {"hymotion.parallel.model": model, "train_batch_size": None}
+            axes = {"hymotion.parallel.model": model}
             yield f"{more} GPUs with hymotion.parallel.model = {model}", axes, more
             yield f"{more} GPUs with hymotion.parallel.model = {model} and {name}", {**axes, **values}, more
 

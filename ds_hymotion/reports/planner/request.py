@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ds_hymotion.config.hymotion import parse_section
 from ds_hymotion.config.json_files import read_json
 from ds_hymotion.config.run_config import RunConfig
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
+from ds_hymotion.parallel.deepspeed_check import check_json
 from ds_hymotion.reports.planner.load import Load
 from ds_hymotion.reports.planner.plan import Plan, plan_run
 from ds_hymotion.reports.planner.remedies import legal_axes, nearest
@@ -38,29 +40,38 @@ def plan_text(path: str, gpus: int | None, memory: str | None, data_dir: str | N
         UserError: what a run would refuse, and a number of GPUs that the axes do not divide, with legal axes.
     """
     raw, tier = read_json(path), tier_of(path)
-    alone = RunConfig(raw, path)
-    ranks = alone.shape.model * alone.shape.pipe
+    section = parse_section(raw.get("hymotion", {}), path)
+    axes = section.parallel.model * section.parallel.pipeline
+    least = axes * section.experts.size
     if gpus is not None and gpus < 1:
         raise UserError(f"--gpus {gpus} must be at least 1")
-    gpus = gpus or (tier.devices if tier and tier.devices else ranks)
-    load = Load.of(alone, Corpus.open(data_dir) if data_dir else None)
+    gpus = gpus or (tier.devices if tier and tier.devices else least)
+    corpus = Corpus.open(data_dir) if data_dir else None
     budget = memory_of(memory) if memory else int(tier.budget * GIB) if tier and tier.budget else None
-    if gpus % ranks:
+    if gpus % axes:
         raise UserError(
-            f"{path}: hymotion.parallel.model x pipeline = {ranks} does not divide --gpus {gpus}; "
-            f"{_proposal(raw, path, gpus, load, budget, fused)}"
+            f"{path}: hymotion.parallel.model x pipeline = {axes} does not divide --gpus {gpus}; "
+            f"{_proposal(raw, path, gpus, least, corpus, budget, fused)}"
         )
-    plan = plan_run(RunConfig(raw, path, ranks=gpus), load, fused)
+    config = RunConfig(raw, path, ranks=gpus)
+    check_json(config)
+    load = Load.of(config, corpus)
+    plan = plan_run(config, load, fused)
     text = describe(plan, budget)
     if budget is not None and plan.peak > budget:
         text += f"\n{_advice(plan, raw, load, budget, fused)}"
     return text
 
 
-def _proposal(raw: dict[str, Any], path: str, gpus: int, load: Load, budget: int | None, fused: bool) -> str:
+def _proposal(
+    raw: dict[str, Any], path: str, gpus: int, least: int, corpus: Corpus | None, budget: int | None, fused: bool
+) -> str:
     """Legal axes of ``gpus`` ranks, and the first of them that fits."""
-    alone = plan_run(RunConfig(raw, path), load, fused)
-    axes = legal_axes(alone, gpus)[:AXES_SHOWN]
+    # A batch size in all belongs to the ranks that were asked for.
+    alone = RunConfig({key: value for key, value in raw.items() if key != "train_batch_size"}, path, ranks=least)
+    check_json(alone)
+    load = Load.of(alone, corpus)
+    axes = legal_axes(plan_run(alone, load, fused), gpus)[:AXES_SHOWN]
     names = [f"data {data} x model {model} x pipe {pipe}" for data, model, pipe in axes]
     fitting = ""
     for (_, model, pipe), name in zip(axes, names):

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ds_hymotion.config.deepspeed_keys import offloads, zero_section, zero_stage
+from ds_hymotion.config.deepspeed_keys import EIGHT_BIT, offloads, zero_section, zero_stage
 from ds_hymotion.config.run_config import RunConfig
+from ds_hymotion.parallel.eight_bit import MOMENT_BYTES
 
 BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 LIVE, PREFETCH = 1_000_000_000, 50_000_000  # DeepSpeed's defaults for ZeRO-3
@@ -64,12 +65,14 @@ class States:
     host: dict[str, int] = field(default_factory=dict)
 
 
-def moments(config: RunConfig) -> int:
-    """Moments per trained number: two of Adam, one of SGD with momentum."""
+def moment_bytes(config: RunConfig) -> float:
+    """Bytes of a trained number's moments: two of Adam, in fp32 or 8 bit, one of SGD with momentum."""
     optimizer = config.deepspeed["optimizer"]
+    if optimizer["type"] in EIGHT_BIT:
+        return 2 * MOMENT_BYTES
     if optimizer["type"] in ("Adam", "AdamW"):
-        return 3 if optimizer["params"].get("amsgrad") else 2
-    return 1 if optimizer["params"].get("momentum") else 0
+        return 4 * (3 if optimizer["params"].get("amsgrad") else 2)
+    return 4 if optimizer["params"].get("momentum") else 0
 
 
 def accumulation_bytes(config: RunConfig) -> int:
@@ -84,14 +87,16 @@ def rank_states(config: RunConfig, held: Held, fused: bool = True) -> States:
     Args:
         config: checked configuration.
         held: what the rank holds.
-        fused: whether the optimizer's step needs no copies, as DeepSpeed's own Adam; torch's makes some of a moment.
+        fused: whether the optimizer's step needs no copies, as of DeepSpeed's own Adam; torch's makes some of a
+            moment.
     """
     size, accumulated = BYTES[config.dtype], accumulation_bytes(config)
+    fused = fused or config.deepspeed["optimizer"]["type"] in EIGHT_BIT
     stage, part = zero_stage(config.deepspeed), held.part
     own = part if stage else held.trained
     master = 4 * part if stage else 0
     average = 4 * own if config.hymotion.training.ema_decay else 0
-    optimizer = {"fp32 masters": master, "moments": 4 * moments(config) * own, "weight average": average}
+    optimizer = {"fp32 masters": master, "moments": int(moment_bytes(config) * own), "weight average": average}
     if stage == 3:
         return _divided(config, held, optimizer, fused)
     states = States({"weights": size * (held.trained + held.frozen)})
