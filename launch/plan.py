@@ -12,8 +12,9 @@ from ds_hymotion.reports.planner.request import plan_text
 
 @dataclass
 class PlanArguments:
-    """Flags of launch/plan.py, behind the configuration's path."""
+    """Flags of launch/plan.py; the configuration may be given without a flag, first."""
 
+    config: str = flag("", "DeepSpeed JSON, such as ds_configs/lite_1x3090.json")
     gpus: int | None = flag(None, "GPUs; those of the tier, or as many as the axes need, unless given")
     memory: str | None = flag(None, "memory of a card, such as 24GB; what the tier may take unless given")
     data_dir: str | None = flag(None, "prepared corpus, whose longest clips and captions count instead of any")
@@ -23,12 +24,11 @@ class PlanArguments:
 def main() -> None:
     """Parse, plan, print."""
     given = sys.argv[1:]
-    if given and given[0].startswith("-") and given[0] not in ("-h", "--help"):
-        raise UserError(f"the configuration comes first: launch/plan.py ds_configs/lite_1x3090.json {' '.join(given)}")
-    if not given:
+    named = ["--config", *given] if given and not given[0].startswith("-") else given
+    arguments = parse_flags(PlanArguments, named)
+    if not arguments.config:
         raise UserError("give a configuration, such as launch/plan.py ds_configs/lite_1x3090.json")
-    arguments = parse_flags(PlanArguments, given if given[0].startswith("-") else given[1:])
-    print(plan_text(given[0], arguments.gpus, arguments.memory, arguments.data_dir, not arguments.torch_adam))
+    print(plan_text(arguments.config, arguments.gpus, arguments.memory, arguments.data_dir, not arguments.torch_adam))
 
 
 if __name__ == "__main__":

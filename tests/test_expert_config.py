@@ -91,7 +91,7 @@ def test_clips_without_an_expert_are_named(tmp_path: Path) -> None:
         settings = RunConfig(expert_settings(None, NAMES, hymotion__experts__blocks=blocks), "x").hymotion
         network = network_config(settings, corpus)
         assert (network.expert_names, network.expert_blocks) == (tuple(NAMES), expected)
-    with pytest.raises(UserError, match="expert_blocks = 3 of 3 layers must be in 1..2"):
+    with pytest.raises(UserError, match="hymotion.experts.blocks = 3 must be in 1..2: of 3 layers the first 1 are"):
         network_config(RunConfig(expert_settings(None, NAMES, hymotion__experts__blocks=3), "x").hymotion, corpus)
 
 

@@ -72,8 +72,9 @@ def check_experts(config: RunConfig) -> None:
         defaults = type(experts)()
         for key in type(experts).model_fields:
             if getattr(experts, key) != getattr(defaults, key):
+                given = experts.model_dump(exclude_unset=True)[key]
                 raise UserError(
-                    f"{config.name}: hymotion.experts.{key} = {getattr(experts, key)!r} has no effect with "
+                    f"{config.name}: hymotion.experts.{key} = {given!r} has no effect with "
                     f"hymotion.experts.number = 0; leave it out, or set the number to {len(ACTION_TYPES)}"
                 )
         return

@@ -17,9 +17,13 @@ def read_json(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; give a DeepSpeed JSON such as ds_configs/cpu_tiny.json") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error})") from None
+        raise UserError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); give a DeepSpeed JSON "
+            "such as ds_configs/cpu_tiny.json"
+        ) from None
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: not JSON: {error.msg} in line {error.lineno}") from None
+        comma = " (is there a comma too many before it?)" if error.msg.startswith("Expecting property name") else ""
+        raise UserError(f"{path}: not JSON: {error.msg} in line {error.lineno}{comma}") from None
     if not isinstance(raw, dict):
         raise UserError(f"{path}: must hold a JSON object, not a {type(raw).__name__}")
     return raw

@@ -114,9 +114,10 @@ class Traffic:
             for (purpose, group), count in sorted(self.total.items())
             if purpose == GRADIENTS
         )
+        saved = max(0.0, 100 * (1 - sent / full))
         return (
             f"gradients sent: {sent / 1e6:.3f} MB per step and rank ({groups}), {100 * sent / full:.1f} % of all in "
-            f"fp32 every step ({full / 1e6:.3f} MB): {100 * (1 - sent / full):.1f} % saved; weights gathered: "
+            f"fp32 every step ({full / 1e6:.3f} MB): {saved:.1f} % saved; weights gathered: "
             f"{_of(self.total, WEIGHTS) / self.steps / 1e6:.3f} MB{tied}"
         )
 

@@ -58,6 +58,8 @@ def newest_checkpoint(run: Path) -> Path:
     Raises:
         UserError: the run has none.
     """
+    if not run.is_dir():
+        raise UserError(f"{run}: no such folder; give the folder of a run that has saved a checkpoint")
     problems: list[str] = []
     for folder in reversed(checkpoint_folders(run)):
         problem = damage(folder)

@@ -65,7 +65,13 @@ def sized_network(settings: HymotionSection, channels: int) -> ModelConfig:
     changes |= {name: getattr(model, name) for name in SIZES if getattr(model, name) is not None}
     try:
         if settings.experts.number:
-            most = preset(model.preset, **{**changes, "expert_names": ()}).most_expert_blocks
+            plain = preset(model.preset, **{**changes, "expert_names": ()})
+            most, asked = plain.most_expert_blocks, settings.experts.blocks
+            if asked is not None and asked > most:
+                raise UserError(
+                    f"hymotion.experts.blocks = {asked} must be in 1..{most}: of {plain.num_layers} layers the first "
+                    f"{plain.num_layers - most} are shared"
+                )
             changes["expert_blocks"] = settings.experts.blocks or min(USUAL_EXPERT_BLOCKS, max(1, most // 2))
         return preset(model.preset, input_dim=channels, **changes)
     except UserError:

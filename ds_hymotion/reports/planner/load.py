@@ -72,11 +72,13 @@ class Load:
             cache = TextCache(part.corpus.text_cache_folder(encoder))
             captions = [caption.text for sample in part.samples for caption in sample.captions]
             lengths += cache.lengths([text for text in captions if text in cache])
+        tokens = max(lengths, default=LONGEST_TEXT.get(encoder, USUAL_TEXT))
+        without = "" if lengths else f" (without {encoder} features: {tokens} tokens assumed)"
         return cls(
             corpus.representation,
             tuple(sample.frames for sample in mixture.samples),
-            max(lengths, default=LONGEST_TEXT.get(encoder, USUAL_TEXT)),
-            " + ".join(str(part.corpus.folder) for part in mixture.parts),
+            tokens,
+            " + ".join(str(part.corpus.folder) for part in mixture.parts) + without,
             tuple(sample.frames for sample in corpus.split("train")),
         )
 

@@ -11,8 +11,10 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.parallel.tensor import legal_sizes
 from ds_hymotion.reports.planner.load import Load
 from ds_hymotion.reports.planner.plan import Plan, plan_run, resting_memory
+from ds_hymotion.reports.planner.states import BUCKETS, bucket_numbers
 
 MOST_GPUS = 8
+SMALL_BUCKET = 50_000_000
 
 
 def legal_axes(plan: Plan, gpus: int) -> list[tuple[int, int, int]]:
@@ -31,6 +33,9 @@ def changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any], int]]:
     """Changes from the smallest on: what to say, values by dotted key, GPUs."""
     config = plan.config
     gpus = config.shape.pipe * config.shape.data * config.shape.model
+    if BUCKETS in plan.largest.states.device and bucket_numbers(config) > SMALL_BUCKET:
+        name = f"zero_optimization.reduce_bucket_size = {SMALL_BUCKET}"
+        yield name, {"zero_optimization.reduce_bucket_size": SMALL_BUCKET}, gpus
     recompute = {"hymotion.model.checkpoint_blocks": 1}
     if config.hymotion.model.checkpoint_blocks != 1:
         yield "hymotion.model.checkpoint_blocks = 1", recompute, gpus
@@ -47,7 +52,7 @@ def changes(plan: Plan) -> Iterator[tuple[str, dict[str, Any], int]]:
         offloaded = {
             "zero_optimization.stage": 2,
             "zero_optimization.offload_optimizer": {"device": "cpu"},
-            "zero_optimization.reduce_bucket_size": 50_000_000,
+            "zero_optimization.reduce_bucket_size": SMALL_BUCKET,
         }
         label = "zero_optimization.stage = 2 with offload_optimizer to the CPU"
         yield label, offloaded, gpus

@@ -89,7 +89,8 @@ def _proposal(
 def _advice(plan: Plan, raw: dict[str, Any], load: Load, budget: int, fused: bool) -> str:
     found = nearest(plan, raw, load, budget, fused)
     if found is None:
-        return "no change that was tried fits: use cards of more memory or the Lite network"
+        other = " or the Lite network" if plan.config.hymotion.model.preset == "hy-motion-1.0" else ""
+        return f"no change that was tried fits: use cards of more memory{other}"
     name, changed = found
     host = f", with {changed.host / GIB:.1f} GiB of host memory" if changed.host else ""
     return f"nearest change that fits: {name}{host}\n  then it {verdict(changed, budget)}"
