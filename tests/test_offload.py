@@ -23,9 +23,9 @@ KINDS = ("master", "exp_avg", "exp_avg_sq", "ema")
 def train_with(compiler: bool, *arguments: Any) -> str:
     """Train on this rank with or without a compiler; return which Adam ran."""
     original, used = cpu_adam.compiles, []
-    from ds_hymotion.parallel import engine
+    from ds_hymotion.parallel import engine, engine_settings
 
-    engine.compiles = lambda: compiler  # type: ignore[assignment]
+    engine_settings.compiles = lambda: compiler  # type: ignore[assignment]
     start = engine.DataEngine.begin_step
 
     def begin_step(self: Any, *args: Any) -> None:
@@ -37,7 +37,7 @@ def train_with(compiler: bool, *arguments: Any) -> str:
     try:
         train(*arguments)
     finally:
-        engine.compiles = original
+        engine_settings.compiles = original
         engine.DataEngine.begin_step = start  # type: ignore[method-assign]
     return used[0]
 
