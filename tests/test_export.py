@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,8 +15,9 @@ import yaml
 from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.adapters import A, B
+from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import preset
-from ds_hymotion.model.release_config import release_config
+from ds_hymotion.model.release_config import release_config, write_release_config
 from ds_hymotion.model.released import load_released, save_released
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.encoding import encode_captions
@@ -23,7 +26,7 @@ from ds_hymotion.training.checkpoint import checkpoint_folders, newest_checkpoin
 from ds_hymotion.training.export import Export, copy_legal_files
 from ds_hymotion.training.weights import load_model, load_weights
 from tests.commands import run_here
-from tests.corpora import wavy_corpus
+from tests.corpora import SMALL, wavy_corpus
 from tests.golden_network import golden_config, golden_generator, golden_numbers
 from tests.ranks import RankPool
 from tests.runs import final_weights, run_settings, train
@@ -203,6 +206,23 @@ def test_a_released_file_of_other_motions_samples_like_its_run(run: Path, tmp_pa
     config.write_text(config.read_text().replace("train_frames: 360", "train_frames: many"))
     with pytest.raises(UserError, match="config.yml: train_frames = 'many' must be a number above 0, such as 360"):
         load_model(tmp_path / "out" / "latest.ckpt")
+
+
+def test_a_run_without_checkpoints_is_exported_from_its_file(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    Export(tmp_path / "run", tmp_path / "out").write(print)
+    assert load_released(tmp_path / "out" / "latest.ckpt").global_step == 2
+    with pytest.raises(UserError, match="out holds latest.ckpt of another export; give another folder, or remove it"):
+        Export(tmp_path / "run", tmp_path / "out", "safetensors").write(print)
+
+
+@pytest.mark.parametrize("sizes", [{"band_frames": 0}, {"mlp_ratio": 2.67}, {"text_position": 200}])
+def test_exported_sizes_are_read_back(tmp_path: Path, sizes: dict[str, Any]) -> None:
+    config = preset("tiny", **SMALL, input_dim=201, **sizes)
+    save_released(tmp_path / "latest.ckpt", MotionGenerator(config), 0, 0)
+    write_release_config(tmp_path, config, 20.0)
+    model = load_model(tmp_path)
+    assert (model.provenance.config, model.provenance.fps) == (config, 20.0)
 
 
 MISTAKES = [

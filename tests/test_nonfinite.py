@@ -24,7 +24,7 @@ from ds_hymotion.model.temporal import build
 from ds_hymotion.parallel.states import Fragment
 from ds_hymotion.text.cache import TextCache
 from ds_hymotion.training.nonfinite import finite_step, first_nonfinite, lost_at_rest
-from ds_hymotion.training.weights import load_weights
+from ds_hymotion.training.weights import load_weights, save_weights
 from tests.corpora import SMALL
 from tests.ranks import RankPool
 from tests.runs import run_settings
@@ -96,6 +96,7 @@ def test_the_lowest_loss_scale_ends_the_run_with_advice(ranks: RankPool, corpus:
 
 STAGES = {"hymotion__parallel__pipeline": 2, "zero_optimization": {"stage": 1}, "gradient_accumulation_steps": 2}
 TEMPORAL = {"hymotion__parallel__pipeline": 2, "hymotion__pipeline": {"mode": "temporal"}}
+HEAD = "motion_transformer.final_layer.linear.weight"
 LOST = [
     (2, {}, "rank 0: weight "),
     (2, STAGES, "rank 0: output "),
@@ -117,6 +118,17 @@ def test_a_lost_run_names_its_tensor_on_all_ranks(
     settings = run_settings(optimizer=sgd, hymotion__training__max_steps=50, **changes)
     said = ranks.run(world, refusal, settings, corpus.folder, tmp_path)
     assert len(set(said)) == 1 and f"the first tensor that is not finite, on {words}" in said[0]
+
+
+def test_a_stage_that_has_found_its_own_runs_with_the_others(
+    ranks: RankPool, corpus: Corpus, weights: Path, tmp_path: Path
+) -> None:
+    state, provenance = load_weights(weights)
+    state[HEAD] = state[HEAD].index_fill(0, torch.tensor([0]), torch.inf)
+    save_weights(tmp_path / "weights.safetensors", state, provenance)
+    settings = run_settings(tmp_path / "weights.safetensors", **STAGES)
+    said = ranks.run(2, refusal, settings, corpus.folder, tmp_path / "run")
+    assert len(set(said)) == 1 and f"on rank 1: weight {HEAD}" in said[0]
 
 
 class Engine:

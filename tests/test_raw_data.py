@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def motions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("POLL_S", 0.01), ("BEAT_S", 0.05), ("PATIENCE_S", 1.0)):
+    for name, value in (("POLL_S", 0.01), ("BEAT_S", 0.05), ("PATIENCE_S", 1.0), ("START_S", 1.0)):
         monkeypatch.setattr(raw_data, name, value)
 
 
@@ -58,9 +59,23 @@ def test_another_rank_hears_of_a_failure(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="no caption"):
         corpus_of(str(motions), tmp_path, SPACE, "hashed")
+    marker = tmp_path / "corpus-made-of.json"
+    failed = marker.read_text()
     monkeypatch.setenv("RANK", "1")
+    with pytest.raises(UserError, match="rank 0 has not been heard of"):  # a failure of an earlier attempt
+        corpus_of(str(motions), tmp_path, SPACE, "hashed")
+    marker.unlink()
+    threading.Timer(0.3, marker.write_text, (failed,)).start()
     with pytest.raises(UserError, match="not prepared by rank 0: .*no caption"):
         corpus_of(str(motions), tmp_path, SPACE, "hashed")
+
+
+def test_a_failed_attempt_leaves_the_corpus_before_it(motions: Path, tmp_path: Path) -> None:
+    corpus = corpus_of(str(motions), tmp_path, SPACE, "null")
+    other = shutil.copytree(motions, tmp_path / "other")
+    with pytest.raises(UserError, match="no caption"):
+        corpus_of(str(other), tmp_path, SPACE, "hashed")
+    assert corpus_of(str(motions), tmp_path, SPACE, "null") == corpus
 
 
 def test_another_rank_does_not_wait_for_ever(

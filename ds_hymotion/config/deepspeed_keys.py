@@ -160,7 +160,7 @@ def _check_precision(config: dict[str, Any], name: str) -> None:
         if not isinstance(value, bool):
             raise UserError(f"{name}: {kind}.enabled = {value!r} must be true or false")
     scale = config.get("fp16", {}).get("loss_scale", 0)
-    if isinstance(scale, (int, float)) and scale:
+    if fp16 and isinstance(scale, (int, float)) and scale:
         raise UserError(
             f"{name}: fp16.loss_scale = {scale!r} would skip steps without end where one overflows; use 0, the "
             "dynamic scale, which starts at 2 to the power of fp16.initial_scale_power"

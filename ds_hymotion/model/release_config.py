@@ -127,6 +127,9 @@ def released_sizes(checkpoint: ReleasedCheckpoint) -> ReleasedSizes:
         "mlp_ratio": shape("double_blocks.0.motion_mlp.fc1.weight", 2)[0] / max(1, width),
     }
     network, pipeline = _told(config)
+    ratio = network.get("mlp_ratio")
+    if isinstance(ratio, float) and int(width * ratio) == round(width * sizes["mlp_ratio"]):
+        sizes["mlp_ratio"] = ratio  # the hidden width is cut off to a whole number
     for name in sizes:
         if name in network and network[name] != sizes[name]:
             raise UserError(
@@ -134,13 +137,13 @@ def released_sizes(checkpoint: ReleasedCheckpoint) -> ReleasedSizes:
                 "the two files of one release"
             )
 
-    def number(values: dict[str, Any], key: str, usual: float) -> float:
+    def number(values: dict[str, Any], key: str, usual: float, least: float = 1e-6) -> float:
         value = values.get(key, usual)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 1e6:
             raise UserError(f"{config}: {key} = {value!r} must be a number above 0, such as {usual:g}")
         return float(value)
 
-    sizes["band_frames"] = round(number(network, "narrowband_length", RELEASED_BAND / BAND_FPS) * BAND_FPS)
+    sizes["band_frames"] = round(number(network, "narrowband_length", RELEASED_BAND / BAND_FPS, 0.0) * BAND_FPS)
     sizes["time_factor"] = number(network, "time_factor", ModelConfig.time_factor)
     sizes["text_position"] = round(number(pipeline, "train_frames", ModelConfig.text_position))
     return ReleasedSizes(ModelConfig(**sizes), number(pipeline, "output_mesh_fps", BAND_FPS))

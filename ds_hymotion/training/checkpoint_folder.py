@@ -44,7 +44,7 @@ def require_outside(out: Path, run: Path) -> None:
     """
     place, own = out.resolve(), run.resolve()
     if place == own or (own / "checkpoints") in (place, *place.parents):
-        raise UserError(f"--out {out} belongs to the run itself; give another folder, such as {run}-out")
+        raise UserError(f"--out {out} belongs to the run itself; give another folder, such as {own}-out")
 
 
 def step_of(folder: Path) -> int:

@@ -38,6 +38,7 @@ from ds_hymotion.training.weights import (
     WEIGHTS,
     Provenance,
     checkpoint_weights,
+    current_export,
     file_provenance,
     load_weights,
     save_weights,
@@ -138,7 +139,10 @@ class Export:
             raise UserError(f"--format {self.format!r} is not one of {', '.join(FORMATS)}")
         require_outside(self.out, self.run if self.run.is_dir() else self.run.parent)
         source = self._source()
-        self._check(source.provenance)
+        self._check(source)
+        other = self.out / (WEIGHTS if self.format == RELEASED else RELEASED)
+        if other.exists():
+            raise UserError(f"--out {self.out} holds {other.name} of another export; give another folder, or remove it")
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             if source.provenance.lora and not self.merge_lora:
@@ -162,6 +166,9 @@ class Export:
             if self.checkpoint or not self.average:
                 raise UserError(f"{self.run} is a file: --checkpoint and --no_ema want the folder of a run")
             return Source(self.run, *file_provenance(self.run))
+        newest = not self.checkpoint and self.average
+        if newest and not checkpoint_folders(self.run) and (file := current_export(self.run)) is not None:
+            return Source(file, *file_provenance(file))  # a run whose checkpoints were not kept
         folder = self._checkpoint()
         state = read_state(folder)
         kind = EMA if self.average and EMA in state["kinds"] else MASTER
@@ -180,15 +187,15 @@ class Export:
             raise UserError(f"--checkpoint {self.checkpoint}: {problem}; give another, or none for the newest intact")
         return known[self.checkpoint]
 
-    def _check(self, provenance: Provenance) -> None:
-        config = provenance.config
+    def _check(self, source: Source) -> None:
+        provenance, config = source.provenance, source.provenance.config
         if self.merge_lora and not provenance.lora:
             raise UserError(f"--merge_lora: {self.run} trained whole weights, no adapters; leave it out")
         if self.action:
             if not config.expert_names:
                 raise UserError(f"--action {self.action}: {self.run} has no experts; leave it out")
             expert_number(self.action, config.expert_names)
-        if provenance.lora and not self.merge_lora and (self.format == RELEASED or self.run.is_file()):
+        if provenance.lora and not self.merge_lora and (self.format == RELEASED or not source.kind):
             raise UserError(
                 f"--format {self.format}: {self.run} trained adapters; add --merge_lora, or take --format safetensors "
                 "of the run's folder for the adapters alone"

@@ -72,7 +72,9 @@ def cause_of(engine: DataEngine, batches: Sequence[Batch], valid_frames: int) ->
             here = first_nonfinite(engine.objective, engine.readable(batch.to(engine.mesh.device)), valid_frames)
             found = found or here
     else:
-        found = found or _first_of_stage(engine, batches, valid_frames)
+        # All stages run, those that have found something too: they wait for each other.
+        here = _first_of_stage(engine, batches, valid_frames)
+        found = found or here
     every = engine.mesh.gather_objects(found)
     rank = next((rank for rank, text in enumerate(every) if text), None)
     return "" if rank is None else f"; the first tensor that is not finite, on rank {rank}: {every[rank]}"

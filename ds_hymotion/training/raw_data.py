@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import threading
@@ -21,7 +22,8 @@ from ds_hymotion.training.log import announce
 FEW_FILES = 20
 POLL_S = 0.2
 BEAT_S = 5.0
-PATIENCE_S = 120.0  # without a beat of the first rank: it has ended, or its disk is another one
+PATIENCE_S = 120.0  # without another beat of the first rank: it has ended
+START_S = 1800.0  # without a first beat: it has not started, or its disk is another one
 
 
 def corpus_of(data_dir: str, output: Path, representation: str, encoder: str) -> Path:
@@ -58,7 +60,7 @@ def corpus_of(data_dir: str, output: Path, representation: str, encoder: str) ->
         announce(f"--data_dir {data_dir} holds motion files: preparing them in {corpus}")
         with _beating(marker):
             _prepare(folder, corpus, representation, encoder)
-        write_json(marker, made_of)
+        _note(marker, made_of)
     else:
         _wait(corpus, marker, made_of)
     return corpus
@@ -84,22 +86,16 @@ def _require_replaceable(corpus: Path, marker: Path, data_dir: str, output: Path
 @contextmanager
 def _beating(marker: Path) -> Iterator[None]:
     """While this lasts, the marker tells every few seconds that the first rank works; in the end, if it failed."""
-    done = threading.Event()
+    done, before, existed = threading.Event(), _content(marker), marker.parent.exists()
 
     def beat() -> None:
-        count = 0
-        while not done.is_set():
-            write_json(marker, {"preparing": count})
-            count += 1
-            done.wait(BEAT_S)
+        for count in itertools.count():
+            if done.wait(BEAT_S):
+                return
+            with suppress(OSError):
+                write_json(marker, {"preparing": count})
 
-    try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        write_json(marker, {"preparing": -1})
-    except OSError as error:
-        raise UserError(
-            f"--output_dir {marker.parent}: cannot be written ({error.strerror}); give a writable folder"
-        ) from None
+    _note(marker, {"preparing": -1})
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
     try:
@@ -107,36 +103,46 @@ def _beating(marker: Path) -> Iterator[None]:
     except BaseException as error:
         done.set()
         thread.join()
-        if os.environ.get("WORLD_SIZE", "1") == "1":
-            marker.unlink(missing_ok=True)
-            with suppress(OSError):
-                marker.parent.rmdir()  # only where it is empty
-        else:
-            write_json(marker, {"failed": str(error) or type(error).__name__})
+        with suppress(OSError):
+            if os.environ.get("WORLD_SIZE", "1") != "1":
+                write_json(marker, {"failed": str(error) or type(error).__name__, "at": time.time()})
+            elif before:
+                write_json(marker, before)
+            else:
+                marker.unlink(missing_ok=True)
+                if not existed:
+                    marker.parent.rmdir()  # only where it is empty
         raise
     done.set()
     thread.join()
 
 
 def _wait(corpus: Path, marker: Path, made_of: dict[str, str]) -> None:
-    """Until the corpus is there.
-
-    An old failure may lie there until the first rank begins anew: it counts once it has stood for some beats.
-    """
-    last, since = _content(marker), time.monotonic()
+    """Until the corpus is there. What lies there at first may be of an earlier attempt: it counts once it changes."""
+    last, since, beats = _content(marker), time.monotonic(), 0
     while not _is_made(corpus, marker, made_of):
         now = _content(marker)
         if now != last:
-            last, since = now, time.monotonic()
-        waited = time.monotonic() - since
-        if "failed" in now and waited > 4 * BEAT_S:
+            last, since, beats = now, time.monotonic(), beats + 1
+        if beats and "failed" in now:
             raise UserError(f"{corpus}: not prepared by rank 0: {now['failed']}")
-        if waited > PATIENCE_S:
+        limit = PATIENCE_S if beats else START_S
+        if time.monotonic() - since > limit:
             raise UserError(
-                f"{corpus}: rank 0 has not been heard of for {PATIENCE_S:.0f} s; give all ranks the same --output_dir "
-                "on a disk that they share, or prepare the motions first with launch/prepare.py"
+                f"{corpus}: rank 0 has not been heard of for {limit:.0f} s; give all ranks the same --output_dir on a "
+                "disk that they share, or prepare the motions first with launch/prepare.py"
             )
         time.sleep(POLL_S)
+
+
+def _note(marker: Path, content: dict[str, Any]) -> None:
+    try:
+        marker.parent.mkdir(parents=True, exist_ok=True)
+        write_json(marker, content)
+    except OSError as error:
+        raise UserError(
+            f"--output_dir {marker.parent}: cannot be written ({error.strerror}); give a writable folder"
+        ) from None
 
 
 def _prepare(folder: Path, corpus: Path, representation: str, encoder: str) -> None:

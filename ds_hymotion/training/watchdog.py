@@ -26,7 +26,7 @@ STALLED = 86
 PATIENCE = 10
 """The first step, saves and evaluations may take so many times the limit."""
 ANSWER_S = 5.0
-TALK_S = 4 * ANSWER_S
+TALK_S = 5 * ANSWER_S
 """Longest time from the alarm to the end of a rank's process, whether the others answer or not."""
 RUNS = count()
 
@@ -62,6 +62,7 @@ class Watchdog:
         self._since = time.monotonic()
         self._main = 0
         self._alarmed = threading.Event()
+        self._told = False
         self._done = threading.Event()
         self._threads: list[threading.Thread] = []
         self._hook: Any = None
@@ -174,10 +175,12 @@ class Watchdog:
 
     def _end_alone(self) -> None:
         """End the process with its own state: there is no other rank, or the store through which they talk is lost."""
-        self._tell({self.mesh.rank: self.state()})
+        if not self._told:
+            self._tell({self.mesh.rank: self.state()})
         self._end(STALLED)
 
     def _tell(self, states: dict[int, dict[str, Any] | None]) -> None:
+        self._told = True
         text = report(states, self.seconds)
         end = f"watchdog: all ranks end with code {STALLED}; continue with --resume from the last checkpoint"
         print(f"\n{text}\n{end}", file=sys.stderr, flush=True)

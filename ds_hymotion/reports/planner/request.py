@@ -72,6 +72,8 @@ def _proposal(
     check_json(alone)
     load = Load.of(alone, corpus)
     axes = legal_axes(plan_run(alone, load, fused), gpus)[:AXES_SHOWN]
+    if not axes:
+        return f"use a multiple of {least} GPUs"
     names = [f"data {data} x model {model} x pipe {pipe}" for data, model, pipe in axes]
     fitting = ""
     for (_, model, pipe), name in zip(axes, names):
