@@ -64,3 +64,12 @@ def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -
     """The largest absolute difference over all tensors of equal names."""
     assert a.keys() == b.keys()
     return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def count_from_zero() -> None:
+    """ZeRO-3 compares running numbers of modules over ranks; pooled processes have run different jobs before."""
+    from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
+    from deepspeed.runtime.zero.partition_parameters import Init
+
+    (modules,) = DeepSpeedZeRoOffload._register_deepspeed_module.__defaults__
+    modules[0] = Init.param_id = 0

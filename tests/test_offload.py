@@ -14,7 +14,7 @@ from ds_hymotion.data.corpus import Corpus
 from ds_hymotion.parallel import cpu_adam
 from ds_hymotion.training.weights import load_weights
 from tests.ranks import RankPool
-from tests.runs import final_weights, largest_difference, logged, run_settings, train
+from tests.runs import count_from_zero, final_weights, largest_difference, logged, run_settings, train
 
 CPU = {"device": "cpu"}
 KINDS = ("master", "exp_avg", "exp_avg_sq", "ema")
@@ -40,15 +40,6 @@ def train_with(compiler: bool, *arguments: Any) -> str:
         engine_settings.compiles = original
         engine.DataEngine.begin_step = start  # type: ignore[method-assign]
     return used[0]
-
-
-def count_from_zero() -> None:
-    """ZeRO-3 compares running numbers of modules over ranks; pooled processes have run different jobs before."""
-    from deepspeed.runtime.zero.parameter_offload import DeepSpeedZeRoOffload
-    from deepspeed.runtime.zero.partition_parameters import Init
-
-    (modules,) = DeepSpeedZeRoOffload._register_deepspeed_module.__defaults__
-    modules[0] = Init.param_id = 0
 
 
 def settings(steps: int, zero: dict[str, Any], weights: Path | None = None, **changes: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tests.commands import run_here
 from tests.corpora import random_weights
 from tests.expert_runs import expert_corpus
 from tests.ranks import RankPool
-from tests.runs import logged
+from tests.runs import count_from_zero, logged
 
 TINY = {"feat_dim": 256, "num_layers": 3, "num_heads": 4, "ctxt_input_dim": 128, "vtxt_input_dim": 128}
 
@@ -160,6 +160,7 @@ def train_tier(path: str, flags: dict[str, object], corpus: Path, output: Path) 
     config = configuration(arguments, None, dist.get_world_size())
     output.mkdir(parents=True, exist_ok=True)
     mesh = Mesh.current(model=config.shape.model, pipe=config.shape.pipe)
+    count_from_zero()
     TrainingRun(config, Corpus.open(corpus), output, mesh).train()
 
 

@@ -110,15 +110,14 @@ def counting_saved(objective: torch.nn.Module, network: torch.nn.Module) -> Iter
     Args:
         objective: a module that calls ``network`` and then computes its loss.
     """
-    known = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
-    largest, current, seen = SavedBytes(), SavedBytes(), set(known)
+    weights = list(objective.parameters())  # those that ZeRO-3 divides have memory of their own in every call
+    largest, current, seen = SavedBytes(), SavedBytes(), set[int]()
     behind_network = False
 
     def start(*_: object) -> None:
         nonlocal current, behind_network
         current, behind_network = SavedBytes(), False
         seen.clear()
-        seen.update(known)
 
     def leave_network(*_: object) -> None:
         nonlocal behind_network
@@ -126,8 +125,9 @@ def counting_saved(objective: torch.nn.Module, network: torch.nn.Module) -> Iter
 
     def pack(value: Tensor) -> Tensor:
         storage = value.untyped_storage()
-        if storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
+        place = storage.data_ptr()
+        if place not in seen and all(place != weight.untyped_storage().data_ptr() for weight in weights):
+            seen.add(place)
             current.loss += storage.nbytes() * behind_network
             current.network += storage.nbytes() * (not behind_network)
             if current.network + current.loss > largest.network + largest.loss:
