@@ -24,7 +24,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return wavy_corpus(tmp_path_factory.mktemp("wavy"), [20, 23, 31, 34, 40, 44, 52, 57, 61, 66])
 
 
-@pytest.mark.parametrize(("world", "stage", "bf16"), [(1, 0, False), (2, 1, False), (2, 2, False), (2, 1, True)])
+@pytest.mark.parametrize(
+    ("world", "stage", "bf16"),
+    [(1, 0, False), (2, 1, True), *(pytest.param(2, stage, False, marks=pytest.mark.full) for stage in (1, 2))],
+)
 def test_twenty_and_twenty_steps_are_forty(
     ranks: RankPool, corpus: Corpus, tmp_path: Path, world: int, stage: int, bf16: bool
 ) -> None:

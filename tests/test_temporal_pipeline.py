@@ -87,7 +87,7 @@ def alone(ranks: RankPool, corpus: Corpus, weights: dict[str, Path]) -> Callable
 @pytest.mark.parametrize(
     ("kind", "stages", "data", "accumulation", "zero"),
     [
-        ("tied", 2, 1, 4, 0),
+        pytest.param("tied", 2, 1, 4, 0, marks=pytest.mark.full),
         ("two", 2, 1, 2, 1),
         pytest.param("tied", 4, 1, 1, 1, marks=pytest.mark.full),
         pytest.param("tied", 3, 1, 2, 0, marks=pytest.mark.full),

@@ -79,6 +79,7 @@ def settings_of_unlike_machines() -> str:
     return ""
 
 
+@pytest.mark.full
 def test_ranks_of_unlike_machines_are_refused_alike(ranks: RankPool) -> None:
     """Before groups are made of axes that differ, which no rank would come back from."""
     said = ranks.run(2, settings_of_unlike_machines)
