@@ -23,7 +23,8 @@ from ds_hymotion.text.cache import TextCache
 from ds_hymotion.text.encoding import encode_captions
 from ds_hymotion.text.hashed import HashedTextEncoder
 from ds_hymotion.training.checkpoint import checkpoint_folders, newest_checkpoint
-from ds_hymotion.training.export import Export, copy_legal_files
+from ds_hymotion.training.export import Export
+from ds_hymotion.training.legal_files import copy_legal_files
 from ds_hymotion.training.weights import load_model, load_weights
 from tests.commands import run_here
 from tests.corpora import SMALL, wavy_corpus

@@ -15,6 +15,7 @@ from ds_hymotion.errors import UserError
 from ds_hymotion.formats.files import replace_file
 from ds_hymotion.model.generator import MotionGenerator
 
+RELEASED = "latest.ckpt"  # its name in a release
 INPUT = "motion_transformer.input_encoder."
 HEAD = "motion_transformer.final_layer.linear."
 CHANNEL_TENSORS = (INPUT, HEAD, "mean ", "std ")

@@ -20,11 +20,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import save_tensors
+from ds_hymotion.formats.tensors import read_json, save_tensors
 
 VERSION = 1
 CHUNK_BYTES = 1 << 30
 RESERVE = 1 << 20  # headers, lists of shapes, the manifest
+GONE = "a run keeps its last hymotion.training.keep_last checkpoints; give one of them"
 FOLDER = re.compile(r"step-(\d{8})")
 
 
@@ -105,7 +106,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     Raises:
         UserError: it is gone since, or of another version.
     """
-    state = _read_json(folder / "state.json")
+    state = read_json(folder / "state.json", GONE)
     if state.get("version") != VERSION:
         raise UserError(f"{folder}: checkpoint version {state.get('version')!r}; this program reads {VERSION}")
     return state
@@ -117,7 +118,7 @@ def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> 
     Raises:
         UserError: a file that the manifest names is gone or damaged.
     """
-    files = _read_json(folder / "manifest.json").get("files", {})
+    files = read_json(folder / "manifest.json", GONE).get("files", {})
     for path in sorted(folder / name for name in files if name.startswith(f"{kind}-")):
         try:
             with safe_open(path, framework="pt") as reader:
@@ -126,16 +127,6 @@ def read_kind(folder: Path, kind: str, wanted: Container[str] | None = None) -> 
                         yield name, reader.get_tensor(name)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path}: cannot be read ({error})") from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path}: cannot be read ({error}); a run removes checkpoints beyond its last "
-            "hymotion.training.keep_last: give one that it keeps"
-        ) from None
 
 
 class FolderWriter:

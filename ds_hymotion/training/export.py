@@ -19,7 +19,7 @@ from ds_hymotion.formats.tensors import write_json
 from ds_hymotion.model.experts import merged, merged_config
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.release_config import write_release_config, write_statistics
-from ds_hymotion.model.released import write_released
+from ds_hymotion.model.released import RELEASED, write_released
 from ds_hymotion.text.tower_weights import TOWER_FILE, is_tower
 from ds_hymotion.training.adapters import export_adapters
 from ds_hymotion.training.checkpoint import (
@@ -32,6 +32,7 @@ from ds_hymotion.training.checkpoint import (
     read_state,
 )
 from ds_hymotion.training.checkpoint_folder import require_outside
+from ds_hymotion.training.legal_files import copy_legal_files
 from ds_hymotion.training.text import TRAINED_FROM, export_tower
 from ds_hymotion.training.weights import (
     TRAINING,
@@ -44,9 +45,7 @@ from ds_hymotion.training.weights import (
     save_weights,
 )
 
-RELEASED = "latest.ckpt"
 FORMATS = (RELEASED, "safetensors")
-LEGAL = ("license", "licence", "notice")
 
 
 def export_weights(
@@ -244,27 +243,3 @@ class Export:
             )
         replace_file(self.out / TOWER_FILE, partial(shutil.copyfile, beside))
         return self.out / TOWER_FILE
-
-
-def copy_legal_files(base: str, out: Path) -> list[str]:
-    """Copy licence and notice files that lie beside the base weights, or over the folder of a release that has none
-    of its own; returns their names.
-
-    Raises:
-        UserError: one cannot be read or written.
-    """
-    if not base:
-        return []
-    place = Path(base) if Path(base).is_dir() else Path(base).parent
-    if not place.is_dir():
-        return []
-    found = _legal_files(place)
-    if not found and (place / RELEASED).is_file():
-        found = _legal_files(place.parent)
-    for path in found:
-        replace_file(out / path.name, partial(shutil.copyfile, path))
-    return [path.name for path in found]
-
-
-def _legal_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.name.lower().startswith(LEGAL) and path.is_file())

@@ -11,14 +11,11 @@ from ds_hymotion.config.model import SIZES
 from ds_hymotion.errors import UserError
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.release_config import CONFIG, released_sizes
-from ds_hymotion.model.released import load_released
+from ds_hymotion.model.released import RELEASED, load_released
+from ds_hymotion.training.legal_files import PATTERNS
 
-CHECKPOINT = "latest.ckpt"
 QWEN_DIM = 4096
-LEGAL_FILES = ("[Ll][Ii][Cc][Ee][Nn][CcSs][Ee]*", "[Nn][Oo][Tt][Ii][Cc][Ee]*")
-LEGAL = (
-    f"give {', '.join(PRESETS)}, a folder with {CONFIG} and {CHECKPOINT}, or a hub name such as tencent/HY-Motion-1.0"
-)
+LEGAL = f"give {', '.join(PRESETS)}, a folder with {CONFIG} and {RELEASED}, or a hub name such as tencent/HY-Motion-1.0"
 
 
 @dataclass(frozen=True)
@@ -60,18 +57,18 @@ def named_model(name: str) -> NamedModel:
     if name in PRESETS:
         return NamedModel(name, {})
     folder = Path(name)
-    if folder.name == CHECKPOINT and folder.is_file():
+    if folder.name == RELEASED and folder.is_file():
         folder = folder.parent
     if not _is_folder(folder):
         if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
             raise UserError(f"--model_name {name}: no such preset or folder; {LEGAL}")
         folder = _from_hub(name)
-    if not (folder / CHECKPOINT).is_file():
-        raise UserError(f"--model_name {name}: {folder} has no {CHECKPOINT}; {LEGAL}")
-    config = released_sizes(load_released(folder / CHECKPOINT)).network
+    if not (folder / RELEASED).is_file():
+        raise UserError(f"--model_name {name}: {folder} has no {RELEASED}; {LEGAL}")
+    config = released_sizes(load_released(folder / RELEASED)).network
     sizes = {size: value for size, value in asdict(config).items() if size in SIZES}
     alike = (name for name, known in PRESETS.items() if all(getattr(known, size) == sizes[size] for size in SIZES))
-    return NamedModel(next(alike, "tiny"), sizes, folder / CHECKPOINT, config.input_dim)
+    return NamedModel(next(alike, "tiny"), sizes, folder / RELEASED, config.input_dim)
 
 
 def _is_folder(path: Path) -> bool:
@@ -92,13 +89,13 @@ def _from_hub(name: str) -> Path:
     for local in (True, False):
         for repository in dict.fromkeys(repositories):
             try:
-                files = [f"{short}/*", CONFIG, CHECKPOINT, *LEGAL_FILES]
+                files = [f"{short}/*", CONFIG, RELEASED, *PATTERNS]
                 found = Path(snapshot_download(repository, allow_patterns=files, local_files_only=local))
             except Exception as error:  # the hub's client raises errors of half a dozen libraries
                 problem = error
                 continue
             for folder in (found / short, found):
-                if (folder / CHECKPOINT).is_file():
+                if (folder / RELEASED).is_file():
                     return folder
     line = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
     raise UserError(f"--model_name {name}: neither in the hub's local cache nor to be downloaded ({line}); {LEGAL}")

@@ -15,9 +15,11 @@ from typing import Any
 from ds_hymotion.data.corpus import HEADER
 from ds_hymotion.data.preparation import Preparation
 from ds_hymotion.errors import UserError
-from ds_hymotion.formats.tensors import write_json
+from ds_hymotion.formats.files import replace_file
+from ds_hymotion.formats.tensors import write_text
 from ds_hymotion.training.checkpoint_folder import checkpoint_folders
 from ds_hymotion.training.log import announce
+from ds_hymotion.training.run_folder import make_folder
 
 FEW_FILES = 20
 POLL_S = 0.2
@@ -92,9 +94,10 @@ def _beating(marker: Path) -> Iterator[None]:
         for count in itertools.count():
             if done.wait(BEAT_S):
                 return
-            with suppress(OSError):
-                write_json(marker, {"preparing": count})
+            with suppress(UserError):
+                _note(marker, {"preparing": count})
 
+    make_folder(marker.parent)
     _note(marker, {"preparing": -1})
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
@@ -103,11 +106,11 @@ def _beating(marker: Path) -> Iterator[None]:
     except BaseException as error:
         done.set()
         thread.join()
-        with suppress(OSError):
+        with suppress(OSError, UserError):
             if os.environ.get("WORLD_SIZE", "1") != "1":
-                write_json(marker, {"failed": str(error) or type(error).__name__, "at": time.time()})
+                _note(marker, {"failed": str(error) or type(error).__name__, "at": time.time()})
             elif before:
-                write_json(marker, before)
+                _note(marker, before)
             else:
                 marker.unlink(missing_ok=True)
                 if not existed:
@@ -136,13 +139,7 @@ def _wait(corpus: Path, marker: Path, made_of: dict[str, str]) -> None:
 
 
 def _note(marker: Path, content: dict[str, Any]) -> None:
-    try:
-        marker.parent.mkdir(parents=True, exist_ok=True)
-        write_json(marker, content)
-    except OSError as error:
-        raise UserError(
-            f"--output_dir {marker.parent}: cannot be written ({error.strerror}); give a writable folder"
-        ) from None
+    replace_file(marker, lambda temporary: write_text(temporary, json.dumps(content)))
 
 
 def _prepare(folder: Path, corpus: Path, representation: str, encoder: str) -> None:

@@ -34,6 +34,7 @@ from ds_hymotion.training.model_name import NamedModel, named_model
 from ds_hymotion.training.network import network_config, parameter_names, stage_plan
 from ds_hymotion.training.raw_data import corpus_of
 from ds_hymotion.training.run import TrainingRun
+from ds_hymotion.training.run_folder import make_folder
 from ds_hymotion.training.slow_rows import check_slow_rows
 from ds_hymotion.training.text import text_source
 from ds_hymotion.training.watchdog import PATIENCE
@@ -81,7 +82,7 @@ def start_training(arguments: TrainArguments) -> Path | None:
     patience = max(1800.0, 2 * PATIENCE * config.hymotion.watchdog_s)
     mesh = Mesh.start(tensor_ranks, config.hymotion.parallel.pipeline, patience, config.as_dict())
     existed = output.exists()
-    mesh.on_first(lambda: _make_folder(output))
+    mesh.on_first(lambda: make_folder(output))
     try:
         run = TrainingRun(config, corpus, output, mesh, resume, mixture)
     except UserError:
@@ -133,16 +134,19 @@ def configuration(arguments: TrainArguments, model: NamedModel | None, world: in
 
 def _cards_have_bf16() -> bool:
     """Whether all visible cards multiply bf16 themselves: those of compute capability 8 and above; so do CPUs."""
-    cards = range(torch.cuda.device_count() if runs_on_gpu() else 0)
-    return all(torch.cuda.get_device_capability(index) >= (8, 0) for index in cards)
+    return all(torch.cuda.get_device_capability(index) >= (8, 0) for index in _cards())
+
+
+def _cards() -> range:
+    """The visible GPUs; none where the run computes on CPUs."""
+    return range(torch.cuda.device_count() if runs_on_gpu() else 0)
 
 
 def _tier_file(arguments: TrainArguments, world: int) -> str:
     """The file that ``--auto_tier`` chooses."""
     if arguments.deepspeed_config:
         raise UserError(f"--auto_tier and --deepspeed_config {arguments.deepspeed_config} exclude each other: give one")
-    cards = range(torch.cuda.device_count() if runs_on_gpu() else 0)
-    memory = [torch.cuda.get_device_properties(index).total_memory for index in cards]
+    memory = [torch.cuda.get_device_properties(index).total_memory for index in _cards()]
     tier, reason = choose_tier(memory, world)
     announce(f"--auto_tier: {tier.path.name}: {reason}")
     return str(tier.path)
@@ -169,15 +173,3 @@ def _resume_folder(flag: str | None, output: Path) -> Path | None:
             f"--output_dir {output} holds checkpoints of its own; resume those, or continue {folder} in a new folder"
         )
     return folder
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".probe"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise UserError(
-            f"--output_dir {folder}: cannot be written ({error.strerror}); give a writable folder"
-        ) from None

@@ -19,7 +19,7 @@ from ds_hymotion.model.config import ModelConfig
 from ds_hymotion.model.generator import MotionGenerator
 from ds_hymotion.model.presets import PRESETS
 from ds_hymotion.model.release_config import released_sizes
-from ds_hymotion.model.released import load_into, load_released
+from ds_hymotion.model.released import RELEASED, load_into, load_released
 from ds_hymotion.model.temporal import build
 from ds_hymotion.motion.representation import REPRESENTATIONS, Representation, representation
 from ds_hymotion.text.tower_weights import is_tower
@@ -172,12 +172,12 @@ def read_weights(path: str | Path) -> Weights:
         return Weights(*run_weights(path))
     if path.suffix == ".safetensors":
         return Weights(*load_weights(path))
-    return Weights(load_released(path / "latest.ckpt" if path.is_dir() else path).state, None)
+    return Weights(load_released(path / RELEASED if path.is_dir() else path).state, None)
 
 
 def is_release(folder: Path) -> bool:
     """Whether a folder is a release's, not a run's that has also written a ``latest.ckpt``."""
-    return (folder / "latest.ckpt").is_file() and not (folder / WEIGHTS).exists() and not checkpoint_folders(folder)
+    return (folder / RELEASED).is_file() and not (folder / WEIGHTS).exists() and not checkpoint_folders(folder)
 
 
 def current_export(run: Path) -> Path | None:
@@ -266,7 +266,7 @@ def load_model(path: str | Path, text_encoder: str | None = None, base: str | Pa
     """
     path = Path(path)
     if path.is_dir() and is_release(path):
-        path = path / "latest.ckpt"
+        path = path / RELEASED
     if path.is_dir():
         if (path / "corpus.json").is_file():
             raise UserError(f"{path} is a prepared corpus; give the --output_dir of a run, or a file of weights")
